@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_MESSAGE_HPP
+#define ROPE_DETAIL_MESSAGE_HPP
+
+#include <concepts>  // std::integral
+#include <cstdio>    // std::snprintf
+#include <string>
+
+#include <rope/config.hpp>
+
+/// Error texts: "rope::function: the rule, the value".
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline void append(std::string& text, const char* part) { text += part; }
+inline void append(std::string& text, double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.17g", value);
+  text += digits;
+}
+template <std::integral I>
+void append(std::string& text, I value) {
+  text += std::to_string(value);
+}
+
+/// The parts joined; numbers are written so that they read back exactly.
+template <class... Parts>
+std::string message(const Parts&... parts) {
+  std::string text = "rope::";
+  (append(text, parts), ...);
+  return text;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_MESSAGE_HPP

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PACKET_HPP
+#define ROPE_DETAIL_PACKET_HPP
+
+#include <cmath>  // std::fma
+#include <complex>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/config.hpp>
+
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar, so how a
+/// row of channels is cut into packets never shows in the result.
+
+#if defined(__GNUC__) && !defined(__clang__)
+// A register type loses its may_alias attribute as a template argument. It is read and written through Eigen's loads
+// and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its own AVX-512 intrinsics
+// for uninitialised variables (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// The best packet of A, or A itself where Eigen has none or vectorisation is off.
+template <class A>
+using packet = std::conditional_t<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                  typename Eigen::internal::packet_traits<A>::type, A>;
+
+template <class P>
+inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
+
+/// The packet of half as many lanes where it exists, else P.
+template <class P>
+using half_packet = typename std::type_identity<typename Eigen::internal::unpacket_traits<P>::half>::type;
+
+/// Number of vector registers: how many table entries a kernel may hold.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+
+/// a * b + c, rounded once where packets do so, else twice.
+template <class A>
+  requires std::is_arithmetic_v<A>
+inline A multiply_add(A a, A b, A c) {
+#if ROPE_DETAIL_FUSED
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+namespace packet_search {
+
+/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is none.
+template <class P, int n>
+constexpr auto narrow() {
+  using half = typename Eigen::internal::unpacket_traits<P>::half;
+  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+    return std::type_identity<P>{};
+  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
+    return std::type_identity<void>{};
+  else
+    return narrow<half, n>();
+}
+
+template <class T, class P>
+constexpr auto find() {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return std::type_identity<P>{};
+  // Below eight lanes, and outside x86, Eigen 3.4 has no packet conversion of 16-bit types worth its shuffles.
+#if defined(EIGEN_VECTORIZE_AVX)
+  else if constexpr (lanes<P> >= 8 && bool(Eigen::internal::packet_traits<T>::Vectorizable))
+    return narrow<typename Eigen::internal::packet_traits<T>::type, lanes<P>>();
+#endif
+  else
+    return std::type_identity<void>{};
+}
+
+}  // namespace packet_search
+
+/// The packet in which lanes<P> channels of type T are loaded and stored; void where T must go lane by lane.
+template <class T, class P>
+using storage_packet = typename decltype(packet_search::find<T, P>())::type;
+
+/// Whether channels of type T can be rotated in packets P of their arithmetic type.
+template <class T, class P>
+inline constexpr bool has_packets = !std::is_arithmetic_v<P> && !std::is_void_v<storage_packet<T, P>>;
+
+#if defined(__F16C__)
+// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 8>) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+inline constexpr bool has_half_conversion = true;
+#else
+inline constexpr bool has_half_conversion = false;
+#endif
+
+template <class P, class T>
+EIGEN_ALWAYS_INLINE P load(const T* from) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return Eigen::internal::ploadu<P>(from);
+  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
+    return load_halves(from, std::integral_constant<int, lanes<P>>{});
+  else
+    return Eigen::internal::pcast<storage_packet<T, P>, P>(Eigen::internal::ploadu<storage_packet<T, P>>(from));
+}
+
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    Eigen::internal::pstoreu(to, values);
+  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
+    store_halves(to, values);
+  else
+    Eigen::internal::pstoreu(to, Eigen::internal::pcast<P, storage_packet<T, P>>(values));
+}
+
+/// Lanes {from[0], from[0], from[1], from[1], ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
+  return Eigen::internal::ploaddup<P>(from);
+}
+
+/// Lanes {value, value, ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P fill(A value) {
+  return Eigen::internal::pset1<P>(value);
+}
+
+/// Lanes {-1, 1, -1, 1, ...}.
+template <class P>
+EIGEN_ALWAYS_INLINE P alternating_signs() {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  static_assert(lanes<P> <= 16);
+  return Eigen::internal::ploadu<P>(signs);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
+  return Eigen::internal::pmul(a, b);
+}
+
+template <class P>
+  requires(!std::is_arithmetic_v<P>)
+EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+  return Eigen::internal::pmadd(a, b, c);
+}
+
+/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+template <class P>
+EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using complex_packet = typename decltype(packet_search::narrow<
+      typename Eigen::internal::packet_traits<std::complex<A>>::type, lanes<P> / 2>())::type;
+  return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  Eigen::internal::prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_DETAIL_PACKET_HPP

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_WIDE_INTEGER_HPP
+#define ROPE_DETAIL_WIDE_INTEGER_HPP
+
+#include <cstdint>
+
+#include <rope/config.hpp>
+
+/// 128-bit unsigned integers, as far as exact angles need them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// hi * 2^64 + lo; every operation is modulo 2^128.
+struct uint128 {
+  std::uint64_t hi = 0;
+  std::uint64_t lo = 0;
+
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  friend constexpr uint128 operator+(uint128 a, uint128 b) {
+    const std::uint64_t sum = a.lo + b.lo;
+    return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
+  }
+  friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+};
+
+/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
+constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
+  constexpr std::uint64_t low = 0xffffffffu;
+  const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
+  const std::uint64_t ll = aa * ba, lh = aa * bb, hl = ab * ba, hh = ab * bb;
+  const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
+  return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
+}
+
+/// a * b, all 128 bits.
+constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+  __extension__ using native = unsigned __int128;
+  const native product = static_cast<native>(a) * b;
+  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
+#else
+  return multiply_halves(a, b);
+#endif
+}
+
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products carry
+/// into bits that no caller keeps).
+constexpr uint128 multiply_upper(uint128 a, uint128 b) {
+  const uint128 top = multiply(a.hi, b.hi);
+  return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_WIDE_INTEGER_HPP

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROPE_HPP
+#define ROPE_ROPE_HPP
+
+/// Rotary position embeddings: the whole library.
+
+#include <rope/attention.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies.hpp>
+#include <rope/kv_cache.hpp>
+#include <rope/layout.hpp>
+#include <rope/phase.hpp>
+#include <rope/positions.hpp>
+#include <rope/rotate.hpp>
+#include <rope/softmax.hpp>
+#include <rope/table.hpp>
+#include <rope/version.hpp>
+#include <rope/view.hpp>
+
+#endif  // ROPE_ROPE_HPP

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLE_HPP
+#define ROPE_TABLE_HPP
+
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/storage.hpp>
+#include <rope/frequencies.hpp>
+#include <rope/phase.hpp>
+
+/// cos and sin of every pair's angle, for the positions a model will use.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
+///
+///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
+///
+/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the other.
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads, layers and heads.
+/// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
+///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in magnitude,
+///            also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than 1 adds one rounding.
+/// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
+template <class S = float>
+class frequency_table {
+  static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
+                "frequency_table: a table type is float or double");
+
+ public:
+  using scalar = S;
+  /// cos or sin of one position, [pairs].
+  using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+
+  /// Positions 0 .. count - 1.
+  ///
+  /// Throws:  std::invalid_argument if count is negative or the frequencies have more than one axis
+  template <std::integral Count>
+  frequency_table(const frequencies& frequencies, Count count)
+      : frequency_table(frequencies, std::int64_t{0}, checked_count(count)) {}
+
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  std::invalid_argument if last < first or the frequencies have more than one axis
+  template <std::integral First, std::integral Last>
+  frequency_table(const frequencies& frequencies, First first, Last last)
+      : frequency_table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last), range_tag{}) {}
+
+  /// One row per token, at the coordinates of that token; the position of row r is r.
+  ///
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
+  ///
+  /// Throws:  std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is not finite
+  ///          or above 2^53 in magnitude
+  template <class Derived>
+  frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
+      : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates), coordinates_tag{}) {}
+
+  /// Number of positions.
+  Index rows() const { return rows_; }
+  /// Number of channel pairs.
+  Index pairs() const { return pairs_; }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return 2 * pairs_; }
+  /// The positions of the table are first() .. last() - 1.
+  std::int64_t first() const { return first_; }
+  std::int64_t last() const { return first_ + rows_; }
+  /// The m that is multiplied into every entry.
+  double attention_factor() const { return attention_factor_; }
+  bool contains(std::int64_t position) const { return position >= first() && position < last(); }
+
+  /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map cos(std::int64_t position) const { return {cos_data(checked(position)), pairs_}; }
+  /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map sin(std::int64_t position) const { return {sin_data(checked(position)), pairs_}; }
+
+  /// The same entries without the check, for a position known to be in the table.
+  const S* cos_data(std::int64_t position) const {
+    ROPE_ASSERT(contains(position));
+    return entries_.data() + static_cast<std::size_t>((position - first_) * 2 * pairs_);
+  }
+  const S* sin_data(std::int64_t position) const { return cos_data(position) + pairs_; }
+
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  bool is_identity(std::int64_t position) const {
+    if (attention_factor_ != 1.0) return false;
+    return at_origin_.empty() ? position == 0 : at_origin_[static_cast<std::size_t>(position)] != 0;
+  }
+
+ private:
+  struct unwritten_tag {};
+  struct range_tag {};
+  struct coordinates_tag {};
+
+  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
+      : first_(first),
+        rows_(rows),
+        pairs_(frequencies.pairs()),
+        attention_factor_(frequencies.attention_factor()),
+        entries_(static_cast<std::size_t>(checked_entries(rows, pairs_))) {}
+
+  /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact addition
+  /// per pair away from the row before it.
+  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
+      : frequency_table(frequencies, first, rows, unwritten_tag{}) {
+    if (frequencies.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
+                                 frequencies.axes(), " axes: give coordinates [rows, axes]"));
+    std::vector<phase> step(static_cast<std::size_t>(pairs_)), now(step.size());
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      step[i] = phase_of(frequencies.inv_freq()(static_cast<Index>(i), 0));
+      now[i] = step[i] * first;
+    }
+    for (Index r = 0; r < rows_; ++r) {
+      write_row(r, now.data());
+      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
+    }
+  }
+
+  frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
+      : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
+    std::vector<phase> now(static_cast<std::size_t>(pairs_));
+    at_origin_.assign(static_cast<std::size_t>(rows_), 0);
+    for (Index r = 0; r < rows_; ++r) {
+      for (Index i = 0; i < pairs_; ++i) {
+        phase sum;
+        for (Index a = 0; a < frequencies.axes(); ++a)
+          sum = sum + phase_of(frequencies.inv_freq()(i, a), coordinates(r, a));
+        now[static_cast<std::size_t>(i)] = sum;
+      }
+      write_row(r, now.data());
+      at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
+    }
+  }
+
+  void write_row(Index r, const phase* phases) {
+    S* cos = entries_.data() + static_cast<std::size_t>(r * 2 * pairs_);
+    S* sin = cos + pairs_;
+    for (Index i = 0; i < pairs_; ++i) {
+      const cos_sin value = cos_sin_of<S>(phases[i]);
+      cos[i] = static_cast<S>(attention_factor_ * value.cos);
+      sin[i] = static_cast<S>(attention_factor_ * value.sin);
+    }
+  }
+
+  std::int64_t checked(std::int64_t position) const {
+    if (!contains(position))
+      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position, " is outside the table's [",
+                                                    first(), ", ", last(), ")"));
+    return position;
+  }
+
+  template <std::integral Count>
+  static std::int64_t checked_count(Count count) {
+    if (count < Count{0})
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: count must not be negative, got ", count));
+    return static_cast<std::int64_t>(count);
+  }
+
+  template <std::integral First, std::integral Last>
+  static Index checked_rows(First first, Last last) {
+    const auto from = static_cast<std::int64_t>(first), to = static_cast<std::int64_t>(last);
+    if (to < from)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+    if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
+      ROPE_THROW(std::length_error, detail::message("frequency_table: too many positions in [", from, ", ", to, ")"));
+    return static_cast<Index>(to - from);
+  }
+
+  static Index checked_entries(Index rows, Index pairs) {
+    if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+    return rows * 2 * pairs;
+  }
+
+  template <class Derived>
+  static Eigen::ArrayXXd checked_coordinates(const frequencies& frequencies,
+                                             const Eigen::DenseBase<Derived>& coordinates) {
+    using coordinate = typename Derived::Scalar;
+    static_assert(std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+                      std::is_same_v<coordinate, double>,
+                  "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+    if (coordinates.cols() != frequencies.axes())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: coordinates must be [rows, ", frequencies.axes(), "], got [",
+                                 coordinates.rows(), ", ", coordinates.cols(), "]"));
+    Eigen::ArrayXXd values = coordinates.derived().template cast<double>().array();
+    for (Index r = 0; r < values.rows(); ++r)
+      for (Index a = 0; a < values.cols(); ++a)
+        if (!detail::is_finite(values(r, a)) || std::abs(values(r, a)) > 0x1p53)
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
+                                     values(r, a), " at row ", r, ", axis ", a));
+    return values;
+  }
+
+  std::int64_t first_;
+  Index rows_;
+  Index pairs_;
+  double attention_factor_;
+  detail::storage<S> entries_;           // row r: cos [pairs], then sin [pairs]
+  std::vector<unsigned char> at_origin_;  // per row of coordinates; empty for a range
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLE_HPP
