@@ -99,10 +99,12 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
 ///            has been made on the thread
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245 (grouped query);
 ///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
-template <class Q, class K, class V, class T>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const attention_options& options = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout rotates by a table; give one, or leave the layout out");
   const auto rule = detail::checked_attention<T>(q, k, v, out, options);
   detail::attend<T>(q, k, v, out, rule);
 }
@@ -116,12 +118,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is outside
 ///          the table; out is then unchanged
 /// Cost:    as above, and one pass over q and k
-template <class Layout, class Q, class K, class V, class T, class S>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const frequency_table<S>& table,
                const attention_options& options = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
-  static_assert(pair_layout<Layout>, "attention: a layout is interleaved, half_split or a type with static first and "
-                                     "second (i, pairs)");
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or attention<half_split>(...)");
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   const auto rule = detail::checked_attention<T>(q, k, v, out, options);
   // Causal queries before the first key have a negative position and see nothing: they are not rotated.
   const Index blind = rule.causal ? (std::min)(q.tokens, (std::max)(Index{0}, q.tokens - k.tokens)) : 0;

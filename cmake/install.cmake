@@ -1,0 +1,27 @@
+# Eigen from a subdirectory belongs to no export set, and install(EXPORT) would then stop the whole configuration.
+get_target_property(rope_eigen_is_imported Eigen3::Eigen IMPORTED)
+if(NOT rope_eigen_is_imported)
+  message(STATUS "rope is not installed: Eigen3::Eigen is built here and not a package")
+  return()
+endif()
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(rope_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/rope)
+set(rope_pc_dir ${CMAKE_INSTALL_DATADIR}/pkgconfig)
+
+install(TARGETS rope EXPORT rope-targets FILE_SET HEADERS)
+install(EXPORT rope-targets NAMESPACE rope:: DESTINATION ${rope_package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rope-config.cmake.in ${PROJECT_BINARY_DIR}/rope-config.cmake
+  INSTALL_DESTINATION ${rope_package_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# Before 1.0 a minor version may change names.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rope-config-version.cmake
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope-config-version.cmake
+  DESTINATION ${rope_package_dir})
+
+# Relative to the file itself, so that the installed tree can be moved.
+file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+configure_file(${CMAKE_CURRENT_LIST_DIR}/rope.pc.in ${PROJECT_BINARY_DIR}/rope.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/rope.pc DESTINATION ${rope_pc_dir})

@@ -1,0 +1,30 @@
+# Configures, builds and runs one consumer, and checks that the library changed nothing in it.
+cmake_minimum_required(VERSION 3.24)
+
+# Whatever the person at the keyboard has set is no part of the test.
+foreach(name CXXFLAGS CPPFLAGS LDFLAGS CMAKE_COLOR_DIAGNOSTICS)
+  unset(ENV{${name}})
+endforeach()
+
+file(REMOVE_RECURSE ${BINARY})
+execute_process(
+  COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${BINARY} -G ${GENERATOR} -DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}
+    -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DEigen3_DIR=${Eigen3_DIR} ${ARGUMENTS}
+  COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${BINARY} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${BINARY}/app COMMAND_ERROR_IS_FATAL ANY)
+
+file(STRINGS ${BINARY}/CMakeCache.txt enabled REGEX "^ROPE_[A-Z_]+:BOOL=ON$")
+if(enabled)
+  message(FATAL_ERROR "options of rope are on in a project that only uses it: ${enabled}")
+endif()
+
+file(READ ${BINARY}/compile_commands.json commands)
+string(JSON count LENGTH "${commands}")
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "one source file was to be compiled, not ${count}")
+endif()
+string(JSON command GET "${commands}" 0 command)
+if(command MATCHES " (-[WOmf][^ ]*)")
+  message(FATAL_ERROR "the flag ${CMAKE_MATCH_1} reached a project that did not ask for it: ${command}")
+endif()

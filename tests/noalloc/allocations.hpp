@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_ALLOCATIONS_HPP
+#define ROPE_TESTS_ALLOCATIONS_HPP
+
+namespace testing {
+
+/// How often this process has asked for heap memory: malloc, calloc, realloc, aligned_alloc, posix_memalign and
+/// memalign, and so every operator new. The counter itself allocates nothing.
+long allocations();
+
+/// How many of them `call` makes.
+template <class Call>
+long allocations_in(Call call) {
+  const long before = allocations();
+  call();
+  return allocations() - before;
+}
+
+}  // namespace testing
+
+#endif  // ROPE_TESTS_ALLOCATIONS_HPP

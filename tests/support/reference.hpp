@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_REFERENCE_HPP
+#define ROPE_TESTS_REFERENCE_HPP
+
+/// Rotary embeddings written straight from the paper (Su et al. 2021, arXiv:2104.09864v5) in long double: no table,
+/// no layout type and no other code of the library.
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace reference {
+
+static_assert(std::numeric_limits<long double>::digits >= 64,
+              "reference: long double must be wider than double on the machine that runs the tests");
+
+/// base^(-2 i / rotary_dim)
+inline long double inv_freq(long double base, long i, long rotary_dim) {
+  return std::pow(base, -2.0L * static_cast<long double>(i) / static_cast<long double>(rotary_dim));
+}
+
+/// position * inv_freq [rad], for the double that the library reports. The product is rounded to 64 bits, so up to
+/// |angle| = 2^20 the angle is within 2^-45 rad: 2^-21 of the unit roundoff of float. Not an oracle for double tables.
+inline long double angle(long double position, double inv_freq) { return position * inv_freq; }
+inline long double cos(long double position, double inv_freq) { return std::cos(angle(position, inv_freq)); }
+inline long double sin(long double position, double inv_freq) { return std::sin(angle(position, inv_freq)); }
+
+/// Two channels of a head.
+using channels = std::array<std::size_t, 2>;
+
+/// Equation 34 of the paper: (x1, x2), (x3, x4), ...
+inline channels interleaved(std::size_t i, std::size_t /*pairs*/) { return {2 * i, 2 * i + 1}; }
+/// `rotate_half` of Hugging Face transformers: channel i meets channel i + rotary_dim / 2.
+inline channels half_split(std::size_t i, std::size_t pairs) { return {i, i + pairs}; }
+
+/// One head rotated to `position` and scaled by `factor`; channels from 2 * inv_freq.size() on are copied.
+/// `pair_map(i, pairs)` names the two channels of pair i.
+template <class PairMap>
+std::vector<long double> rotate(std::vector<long double> head, const std::vector<double>& inv_freq,
+                                long double position, PairMap pair_map, long double factor = 1) {
+  for (std::size_t i = 0; i < inv_freq.size(); ++i) {
+    const channels pair = pair_map(i, inv_freq.size());
+    const long double c = factor * cos(position, inv_freq[i]), s = factor * sin(position, inv_freq[i]);
+    const long double a = head.at(pair[0]), b = head.at(pair[1]);
+    head.at(pair[0]) = a * c - b * s;
+    head.at(pair[1]) = b * c + a * s;
+  }
+  return head;
+}
+
+}  // namespace reference
+
+#endif  // ROPE_TESTS_REFERENCE_HPP

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_TOLERANCE_HPP
+#define ROPE_TESTS_TOLERANCE_HPP
+
+/// Every bound the tests allow, by name, with the reason it has its value.
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace tolerance {
+
+/// Bits of the significand, the leading one included, and the exponent of the smallest normal number.
+template <class T>
+struct format {
+  static constexpr int digits = std::numeric_limits<T>::digits;
+  static constexpr int min_exponent = std::numeric_limits<T>::min_exponent - 1;
+};
+template <>
+struct format<Eigen::half> {
+  static constexpr int digits = 11;
+  static constexpr int min_exponent = -14;
+};
+template <>
+struct format<Eigen::bfloat16> {
+  static constexpr int digits = 8;
+  static constexpr int min_exponent = -126;
+};
+
+template <class T>
+inline constexpr bool is_16_bit = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+
+/// The largest relative error of rounding to nearest: 2^-24 float, 2^-53 double, 2^-11 half, 2^-8 bfloat16.
+template <class T>
+long double unit_roundoff() {
+  return std::ldexp(1.0L, -format<T>::digits);
+}
+
+/// The distance between neighbours of T in the binade of x.
+template <class T>
+long double ulp(long double x) {
+  const int exponent = x == 0 ? format<T>::min_exponent : (std::max)(std::ilogb(x), format<T>::min_exponent);
+  return std::ldexp(1.0L, exponent + 1 - format<T>::digits);
+}
+
+/// |got - exact| in ulp of the exact value.
+template <class T>
+long double error_in_ulp(T got, long double exact) {
+  return std::abs(static_cast<long double>(got) - exact) / ulp<T>(exact);
+}
+
+/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-128 turn and cos and sin are
+/// evaluated in double, so what is left is one rounding, 0.5, and the 2^-28 of the evaluation. double: 0.5 of the last
+/// addition, and as much again from the operations before it.
+template <class S>
+constexpr long double table_entry() {
+  return std::is_same_v<S, float> ? 0.501L : 1.05L;
+}
+
+/// A frequency against base^(-2i/d), in ulp of double: the quotient is compensated, which leaves a pow() within 1 ulp
+/// and the rounding of the last fused multiply-add.
+constexpr long double inv_freq() { return 2; }
+
+namespace detail {
+/// What arithmetic on a channel of type T is done in, and the table type that goes with it.
+template <class T>
+using wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T, class S>
+long double u() {
+  return (std::max)(unit_roundoff<wide<T>>(), unit_roundoff<S>());
+}
+
+/// `in_u` units of roundoff of the computation, and the final rounding of a 16-bit channel below `magnitude`.
+template <class T, class S>
+long double bound(long double in_u, long double magnitude) {
+  return in_u * u<T, S>() * magnitude + (is_16_bit<T> ? ulp<T>(magnitude) / 2 : ulp<T>(0));
+}
+}  // namespace detail
+
+/// A rotated channel u c - v s against exact arithmetic, |pair| = sqrt(u^2 + v^2), scaled by the attention_factor.
+/// With |c|, |s| off by u / 2 each (half an ulp of a number in [0.5, 1)):
+///
+///     the table    (|u| + |v|) u / 2  <=  0.71 u |pair|
+///     products     (|u c| + |v s|) u  <=  u |pair|
+///     the sum                             u |pair|                  together 2.71 u, and terms of u^2
+///
+/// A double entry may be off by 1.05 ulp instead of 0.5, which would prove no more than 3.5 u; the published bound is
+/// 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an ulp of their own.
+template <class T, class S = detail::wide<T>>
+long double rotation_bound(long double pair) {
+  return detail::bound<T, S>(is_16_bit<T> ? 3.0L : 2.75L, pair);
+}
+
+/// The norm of a rotated pair: the error above in the 2-norm of both channels, 0.71 u + sqrt(2) u + u = 3.13 u.
+template <class T, class S = detail::wide<T>>
+long double norm_bound(long double pair) {
+  return detail::bound<T, S>(3.2L, pair) * (is_16_bit<T> ? std::sqrt(2.0L) : 1.0L);
+}
+
+/// unrotate(rotate(x)) - x, per channel: two rotations of 3.13 u each in the 2-norm.
+template <class T, class S = detail::wide<T>>
+long double inverse_bound(long double pair) {
+  return detail::bound<T, S>(6.3L, pair) * (is_16_bit<T> ? 1 + std::sqrt(2.0L) : 1.0L);
+}
+
+/// rotate by a, then by b, against rotate by a + b, per channel: three rotations of 3.13 u each in the 2-norm.
+template <class T, class S = detail::wide<T>>
+long double group_bound(long double pair) {
+  return detail::bound<T, S>(9.4L, pair) * (is_16_bit<T> ? 2 + std::sqrt(2.0L) : 1.0L);
+}
+
+/// <R(m) q, R(n) k> against <R(m - n) q, k>, both sums taken exactly: three rotations again, by Cauchy-Schwarz.
+template <class T, class S = detail::wide<T>>
+long double score_bound(long double q_norm, long double k_norm) {
+  static_assert(!is_16_bit<T>, "score_bound: stated for float and double");
+  return 9.4L * detail::u<T, S>() * q_norm * k_norm;
+}
+
+}  // namespace tolerance
+
+#endif  // ROPE_TESTS_TOLERANCE_HPP
