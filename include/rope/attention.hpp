@@ -138,8 +138,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   T* memory = detail::workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  detail::rotate_all<Layout>(seeing, rotated_q.token_range(blind, q.tokens - blind), table, query_positions, S(1), S(1));
-  detail::rotate_all<Layout>(keys, rotated_k, table, key_positions, S(1), S(1));
+  detail::rotate_all<Layout, false>(seeing, rotated_q.token_range(blind, q.tokens - blind), table, query_positions);
+  detail::rotate_all<Layout, false>(keys, rotated_k, table, key_positions);
   detail::attend<T>(rotated_q, rotated_k, v, out, rule);
 }
 

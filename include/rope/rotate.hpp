@@ -2,7 +2,7 @@
 #ifndef ROPE_ROTATE_HPP
 #define ROPE_ROTATE_HPP
 
-#include <algorithm>  // std::copy_n, std::max
+#include <algorithm>  // std::copy, std::min, std::max
 #include <cstdint>
 #include <functional>  // std::less
 #include <type_traits>
@@ -77,31 +77,46 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
   }
 }
 
-/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
-template <class Layout, class T, class S, class Source>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-                const Source& positions, S cos_scale, S sin_scale) {
-  const Index rotary_dim = table.rotary_dim(), rest = x.head_dim - rotary_dim;
-  const bool in_place = x.data == out.data;
+/// A checked call, token by token. Its members are values, so that a compiler can keep all of them in registers.
+template <class Layout, bool inverse, class T, class S, class Source>
+struct rotation {
+  head_view<const T> x;
+  head_view<T> out;
+  const frequency_table<S>& table;
+  Source positions;
+  S scale;  // of the inverse
+  bool in_place;
 
-  const auto rotate_heads = [&](Index b, Index t, Index first_head, Index heads, prefetch_distance ahead) {
+  /// Heads [first_head, first_head + heads) of token t of row b.
+  EIGEN_ALWAYS_INLINE void operator()(Index b, Index t, Index first_head, Index heads, prefetch_distance ahead) const {
+    const std::int64_t position = positions(b, t);
     const token_heads<T> token = {x.at(b, t, first_head), out.at(b, t, first_head), heads, x.head_stride,
                                   out.head_stride};
-    const std::int64_t position = positions(b, t);
     const bool identity = table.is_identity(position);
-    if (!in_place)
-      for (Index h = 0; h < heads; ++h)
-        std::copy_n(token.in + h * token.in_stride + (identity ? 0 : rotary_dim), identity ? x.head_dim : rest,
-                    token.out + h * token.out_stride + (identity ? 0 : rotary_dim));
+    if (!in_place) copy(token, identity ? 0 : table.rotary_dim());
     if (!identity)
       rotate_token<Layout>(
-          token, table_row<S>{table.cos_data(position), table.sin_data(position), table.pairs(), cos_scale, sin_scale},
-          ahead);
-  };
+          token, table_row<S, inverse>{table.cos_data(position), table.sin_data(position), table.pairs(), scale}, ahead);
+  }
+
+  /// Channels [first, head_dim), which do not rotate.
+  void copy(token_heads<T> token, Index first) const {
+    for (Index h = 0; h < token.heads; ++h)
+      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x.head_dim,
+                token.out + h * token.out_stride + first);
+  }
+};
+
+/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, bool inverse, class T, class S, class Source>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+                const Source& positions) {
+  const auto scale = static_cast<S>(1 / (table.attention_factor() * table.attention_factor()));
+  const rotation<Layout, inverse, T, S, Source> rotate_heads = {x, out, table, positions, scale, x.data == out.data};
 
   // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
   constexpr Index cached_bytes = Index{1} << 18;
-  const Index rotated_bytes = x.batch * x.tokens * x.heads * rotary_dim * Index(sizeof(T));
+  const Index rotated_bytes = x.batch * x.tokens * x.heads * table.rotary_dim() * Index(sizeof(T));
   const prefetch_distance ahead = rotated_bytes > cached_bytes ? 2048 : 0;
 
   if (x.token_stride >= x.head_stride || x.tokens == 1) {
@@ -110,7 +125,7 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
   } else {
     // The tokens of a head are next to each other: stream them, in blocks whose table rows stay in a core's own cache.
     constexpr Index table_bytes = Index{1} << 16;
-    const Index block = (std::max)(Index{1}, table_bytes / (rotary_dim * Index(sizeof(S))));
+    const Index block = (std::max)(Index{1}, table_bytes / (table.rotary_dim() * Index(sizeof(S))));
     for (Index b = 0; b < x.batch; ++b)
       for (Index begin = 0; begin < x.tokens; begin += block)
         for (Index h = 0; h < x.heads; ++h)
@@ -129,9 +144,9 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
   static_assert(position_form<P>,                                                                                   \
                 name ": positions are integers: a start, a list of ids, row_starts or segments")
 
-template <class Layout, class T, class S, class P>
+template <class Layout, bool inverse, class T, class S, class P>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, S cos_scale, S sin_scale) {
+                    const frequency_table<S>& table, const P& positions) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
@@ -139,7 +154,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads, ", ",
                        x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
   ROPE_ASSERT(same_or_disjoint(x, out));
-  rotate_all<Layout>(x, out, table, source, cos_scale, sin_scale);
+  rotate_all<Layout, inverse>(x, out, table, source);
 }
 
 }  // namespace detail
@@ -170,7 +185,7 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{}) {
   ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, T>("rotate", x, x, table, positions, S(1), S(1));
+    detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions);
 }
 
 /// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
@@ -185,7 +200,7 @@ void rotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, c
   static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
                 "rotate: x and out have the same channel type");
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, T>("rotate", x, out, table, positions, S(1), S(1));
+    detail::rotate_checked<Layout, false, T>("rotate", x, out, table, positions);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -199,9 +214,8 @@ void rotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, c
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{}) {
   ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P);
-  const S scale = static_cast<S>(1 / (table.attention_factor() * table.attention_factor()));
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, T>("unrotate", x, x, table, positions, scale, -scale);
+    detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions);
 }
 
 /// Undoes `rotate` from `x` into `out`.
@@ -210,9 +224,8 @@ void unrotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table,
   ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P);
   static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
                 "unrotate: x and out have the same channel type");
-  const S scale = static_cast<S>(1 / (table.attention_factor() * table.attention_factor()));
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, T>("unrotate", x, out, table, positions, scale, -scale);
+    detail::rotate_checked<Layout, true, T>("unrotate", x, out, table, positions);
 }
 
 /// A tensor or pointer without the order of its axes: says what to write instead.

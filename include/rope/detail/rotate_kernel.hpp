@@ -9,6 +9,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/packet.hpp>
+#include <rope/detail/storage.hpp>  // cache_line
 #include <rope/layout.hpp>
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into registers,
@@ -22,14 +23,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// One row of a table, and how to read it: the rotation uses cos_scale * cos and sin_scale * sin.
-template <class S>
+/// One row of a table, and the direction it is used in.
+///
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they are
+template <class S, bool inverse>
 struct table_row {
   const S* cos;
   const S* sin;
   Index pairs;
-  S cos_scale = 1;  // 1 forwards; 1 / m^2 backwards
-  S sin_scale = 1;  // 1 forwards; -1 / m^2 backwards
+  S scale;
 };
 
 /// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the same.
@@ -46,8 +48,8 @@ struct token_heads {
 using prefetch_distance = std::uintptr_t;
 
 /// Pairs [first, row.pairs), one at a time, for any layout and any mix of types.
-template <class Layout, class T, class S>
-void rotate_scalars(const token_heads<T>& x, const table_row<S>& row, Index first) {
+template <class Layout, class T, class S, bool inverse>
+void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
   using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
                                std::common_type_t<arithmetic<T>, S>>;
   for (Index h = 0; h < x.heads; ++h) {
@@ -55,7 +57,8 @@ void rotate_scalars(const token_heads<T>& x, const table_row<S>& row, Index firs
     T* out = x.out + h * x.out_stride;
     for (Index i = first; i < row.pairs; ++i) {
       const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-      const A c = static_cast<A>(row.cos[i] * row.cos_scale), s = static_cast<A>(row.sin[i] * row.sin_scale);
+      const A c = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
+      const A s = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
       const A a = static_cast<A>(in[u]), b = static_cast<A>(in[v]);
       out[u] = static_cast<T>(multiply_add(a, c, b * -s));
       out[v] = static_cast<T>(multiply_add(b, c, a * s));
@@ -63,57 +66,70 @@ void rotate_scalars(const token_heads<T>& x, const table_row<S>& row, Index firs
   }
 }
 
+/// Packet number k of a run asks for the cache line `ahead` bytes after it, once per line.
+template <std::size_t k, class P, class T>
+EIGEN_ALWAYS_INLINE void prefetch_line(const T* packet_start, prefetch_distance ahead) {
+  constexpr std::size_t bytes = std::size_t(lanes<P>) * sizeof(T);
+  if constexpr (k * bytes % cache_line < bytes) prefetch_after(packet_start, ahead);
+}
+
 /// n packets of pairs from pair `first` on, half_split: u and v are both contiguous.
-template <class P, bool prefetch, class T, class S, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, const token_heads<T>& x,
-                                      const table_row<S>& row, Index first, prefetch_distance ahead) {
-  const P cos_scale = fill<P>(row.cos_scale), sin_scale = fill<P>(row.sin_scale), minus = fill<P>(S(-1));
-  const P c[] = {multiply(load<P>(row.cos + first + Index(k) * lanes<P>), cos_scale)...};
-  const P s[] = {multiply(load<P>(row.sin + first + Index(k) * lanes<P>), sin_scale)...};
-  const P n[] = {multiply(s[k], minus)...};
+template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
+EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, token_heads<T> x,
+                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
+  const auto scaled = [&](const S* entries, S sign) {
+    return inverse ? multiply(load<P>(entries), fill<P>(sign * row.scale)) : load<P>(entries);
+  };
+  const P c[] = {scaled(row.cos + first + Index(k) * lanes<P>, S(1))...};
+  const P s[] = {scaled(row.sin + first + Index(k) * lanes<P>, S(-1))...};
+  const P n[] = {multiply(s[k], fill<P>(S(-1)))...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   const T* in = x.in + first;
   T* out = x.out + first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](Index at, const P& cos, const P& sin, const P& minus_sin) {
+    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin, const P& minus_sin) {
+      const Index at = Index(number()) * lanes<P>;
       const P u = load<P>(in + at), v = load<P>(in + at + pairs);
       if constexpr (prefetch) {
-        prefetch_after(in + at, ahead);
-        prefetch_after(in + at + pairs, ahead);
+        prefetch_line<number(), P>(in + at, ahead);
+        prefetch_line<number(), P>(in + at + pairs, ahead);
       }
       store(out + at, multiply_add(u, cos, multiply(v, minus_sin)));
       store(out + at + pairs, multiply_add(v, cos, multiply(u, sin)));
     };
-    (rotate_pairs(Index(k) * lanes<P>, c[k], s[k], n[k]), ...);
+    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k], n[k]), ...);
   }
 }
 
 /// n packets of channels from pair `first` on, interleaved: each packet holds lanes / 2 whole pairs.
-template <class P, bool prefetch, class T, class S, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(interleaved, std::index_sequence<k...>, const token_heads<T>& x,
-                                      const table_row<S>& row, Index first, prefetch_distance ahead) {
-  const P cos_scale = fill<P>(row.cos_scale);
-  const P sin_scale = multiply(fill<P>(row.sin_scale), alternating_signs<P>());
-  const P c[] = {multiply(load_each_twice<P>(row.cos + first + Index(k) * (lanes<P> / 2)), cos_scale)...};
-  const P s[] = {multiply(load_each_twice<P>(row.sin + first + Index(k) * (lanes<P> / 2)), sin_scale)...};
+template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
+EIGEN_ALWAYS_INLINE void rotate_block(interleaved, std::index_sequence<k...>, token_heads<T> x,
+                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
+  const P signs = inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>();
+  const auto scaled = [&](const S* entries) {
+    return inverse ? multiply(load_each_twice<P>(entries), fill<P>(row.scale)) : load_each_twice<P>(entries);
+  };
+  const P c[] = {scaled(row.cos + first + Index(k) * (lanes<P> / 2))...};
+  const P s[] = {multiply(load_each_twice<P>(row.sin + first + Index(k) * (lanes<P> / 2)), signs)...};
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride;
   const T* in = x.in + 2 * first;
   T* out = x.out + 2 * first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](Index at, const P& cos, const P& sin) {
+    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
+      const Index at = Index(number()) * lanes<P>;
       const P pairs = load<P>(in + at);
-      if constexpr (prefetch) prefetch_after(in + at, ahead);
+      if constexpr (prefetch) prefetch_line<number(), P>(in + at, ahead);
       store(out + at, multiply_add(pairs, cos, multiply(swap_neighbours(pairs), sin)));
     };
-    (rotate_pairs(Index(k) * lanes<P>, c[k], s[k]), ...);
+    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
   }
 }
 
 /// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets, then
 /// scalars.
-template <class Layout, class P, std::size_t n, bool prefetch, class T, class S>
-EIGEN_ALWAYS_INLINE void rotate_blocks(const token_heads<T>& x, const table_row<S>& row, Index first,
+template <class Layout, class P, std::size_t n, bool prefetch, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
                                        prefetch_distance ahead) {
   constexpr Index block = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
   for (; row.pairs - first >= block; first += block)
@@ -128,17 +144,27 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(const token_heads<T>& x, const table_row<
 }
 
 /// Rotates every head of one token.
-template <class Layout, class T, class S>
-EIGEN_ALWAYS_INLINE void rotate_token(const token_heads<T>& x, const table_row<S>& row, prefetch_distance ahead) {
+template <class Layout, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row,
+                                      prefetch_distance ahead) {
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // A half_split block holds cos, sin, -sin and two operands per packet, an interleaved one cos, sin and one.
+    // A half_split packet needs cos, sin, -sin and two operands, an interleaved one cos, sin and one operand.
     constexpr std::size_t n = std::is_same_v<Layout, half_split> ? registers / 8 : registers / 4;
-    if (ahead != 0)
+    constexpr Index held = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
+    if (ahead == 0) {
+      rotate_blocks<Layout, P, n, false>(x, row, 0, 0);
+    } else if (row.pairs <= held) {
       rotate_blocks<Layout, P, n, true>(x, row, 0, ahead);
-    else
-      rotate_blocks<Layout, P, n, false>(x, row, 0, ahead);
+    } else {
+      // The registers hold a part of the row only. Passing through the heads once per part would leave the order of
+      // memory, which costs more than reading the row from the L1 cache for each head.
+      for (Index h = 0; h < x.heads; ++h)
+        rotate_blocks<Layout, P, n, true>(
+            token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, 1, x.in_stride, x.out_stride}, row, 0,
+            ahead);
+    }
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
