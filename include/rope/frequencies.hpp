@@ -28,18 +28,37 @@ inline bool is_finite(double x) {
 /// base^(-numerator / denominator) for small non-negative integers.
 ///
 /// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the division,
-/// base^-(x + r) = base^-x * (1 - r ln(base)) up to r^2, which is far below an ulp.
-///
-/// Accuracy: 2 ulp, for a pow() within 1 ulp.
-inline double inverse_power(double base, Index numerator, Index denominator) {
-  const double n = static_cast<double>(numerator), d = static_cast<double>(denominator);
-  const double x = n / d;
-  const double residual = std::fma(-x, d, n) / d;
-  const double power = std::pow(base, -x);
-  return std::fma(power, -residual * std::log(base), power);
+/// base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where long double is double.
+inline long double inverse_power(long double base, Index numerator, Index denominator) {
+  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
+  const long double x = n / d;
+  const long double residual = std::fma(-x, d, n) / d;
+  const long double power = std::pow(base, -x);
+  return power - power * (residual * std::log(base));
 }
 
 }  // namespace detail
+
+/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it. Formulas are
+/// evaluated in long double and rounded to double once, at the end.
+struct schedule {
+  Index rotary_dim;
+  long double base;
+  Eigen::Array<long double, Eigen::Dynamic, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;                            // m
+
+  /// Replaces the base and starts over: inv_freq(i) = base^(-2 i / rotary_dim).
+  void restart(long double new_base) {
+    base = new_base;
+    inv_freq.resize(rotary_dim / 2);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+};
+
+/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument if its
+/// fields or the schedule do not fit.
+template <class X>
+concept frequency_scaling = requires(const X& scaling, schedule& schedule) { scaling.apply(schedule); };
 
 /// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
 ///
@@ -59,12 +78,17 @@ class frequencies {
   /// Throws:    std::invalid_argument
   /// Accuracy:  2 ulp (tests/rope/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
-  explicit frequencies(Index rotary_dim, double base = 10000.0) : inv_freq_(checked_pairs(rotary_dim), 1) {
-    if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    for (Index i = 0; i < pairs(); ++i) inv_freq_(i, 0) = detail::inverse_power(base, 2 * i, rotary_dim);
-  }
+  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+
+  /// The original schedule changed by one scaling, or by several in the order given.
+  ///
+  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///
+  /// Throws:    std::invalid_argument
+  /// Accuracy:  2 ulp of the scaling's formula, for one scaling
+  template <frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
 
   /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
   ///
@@ -129,18 +153,37 @@ class frequencies {
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::custom: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
                                  ", ", axes(), "]"));
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
         if (!detail::is_finite(inv_freq_(i, a)) || std::abs(inv_freq_(i, a)) >= 0x1p64)
           ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies::custom: inv_freq must be finite and below 2^64, got ",
+                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
                                      inv_freq_(i, a), " at pair ", i, ", axis ", a));
     if (!detail::is_finite(attention_factor) || attention_factor <= 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::custom: attention_factor must be finite and positive, got ",
+                 detail::message("frequencies: attention_factor must be finite and positive, got ",
                                  attention_factor));
+  }
+
+  explicit frequencies(const schedule& schedule)
+      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
+
+  static schedule original(Index rotary_dim, double base) {
+    checked_pairs(rotary_dim);
+    if (!detail::is_finite(base) || base <= 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    schedule schedule{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+    schedule.restart(base);
+    return schedule;
+  }
+
+  template <class... Scalings>
+  static schedule scaled(schedule schedule, const Scalings&... scalings) {
+    (scalings.apply(schedule), ...);
+    return schedule;
   }
 
   static Index checked_pairs(Index rotary_dim) {

@@ -4,19 +4,33 @@
 
 #include <algorithm>  // std::copy_n
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
-#include <rope/rotate.hpp>  // check_view
+#include <rope/phase.hpp>
+#include <rope/rotate.hpp>
+#include <rope/table.hpp>
 #include <rope/view.hpp>
 
 /// The keys and values of the tokens a decoder has already seen.
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// An address that is the same for one layout and different for two.
+template <class Layout>
+const void* layout_identity() {
+  static const char identity = 0;
+  return &identity;
+}
+
+}  // namespace detail
 
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
@@ -24,7 +38,8 @@ inline namespace ROPE_ABI {
 ///     cache.append(k, v);
 ///     attention(q, cache.keys(), cache.values(), out);
 ///
-/// The position of a cached token is its index. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head
+/// or, with the rotation checked by the cache, `cache.append<Layout>(k, v, table)` and, before the query is rotated,
+/// `cache.require<Layout>(table)`. The position of a cached token is its index. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head
 /// are contiguous for a query that reads them all.
 ///
 /// \tparam T  a channel type
@@ -54,26 +69,87 @@ class kv_cache {
 
   /// Copies new tokens behind the stored ones.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], already rotated if the model rotates keys
+  /// \param k  [batch, tokens, kv_heads, head_dim], already rotated if the model rotates keys; the cache cannot know by
+  ///           which table, so it takes no keys through `append(k, v, table)` besides
   /// \param v  [batch, tokens, kv_heads, value_dim]
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, std::length_error if the tokens do not fit;
   ///          the cache is then unchanged
   template <class K, class V>
   void append(head_view<K> k, head_view<V> v) {
-    static_assert(std::is_same_v<std::remove_const_t<K>, T> && std::is_same_v<std::remove_const_t<V>, T>,
-                  "kv_cache::append: k and v have the channel type of the cache");
-    check_shape("k", k, head_dim_);
-    check_shape("v", v, value_dim_);
-    if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument, detail::message("kv_cache::append: k and v must have the same tokens, got ",
-                                                        k.tokens, " and ", v.tokens));
-    if (k.tokens > capacity_ - size_)
-      ROPE_THROW(std::length_error, detail::message("kv_cache::append: ", k.tokens, " tokens do not fit, the cache holds ",
-                                                    size_, " of ", capacity_));
+    check_new(k, v);
+    if (size_ > 0 && rotation_ != rotation{})
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache::append: this cache rotates its keys, give the table, got none for keys of table ",
+                                 rotation_.table));
+    rotation_ = {};
     copy(k, keys_.data(), head_dim_);
     copy(v, values_.data(), value_dim_);
     size_ += k.tokens;
+  }
+
+  /// Rotates copies of new keys by the positions they are stored at, and appends them. The cache then belongs to this
+  /// layout and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE) cannot be
+  /// exchanged under a cache unnoticed.
+  ///
+  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the cache holds keys of another table or layout, or keys whose table is
+  ///          not known; std::out_of_range if a position is outside the table; the cache is then unchanged
+  template <class Layout, class K, class V, class S>
+  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table) {
+    check_new(k, v);
+    if (size_ > 0) require<Layout>(table);
+    const detail::contiguous_positions positions = {size_};
+    detail::check_rotation<Layout>("kv_cache::append", k, table, positions);
+    detail::rotate_all<Layout, false, T>(k, all_keys().token_range(size_, k.tokens), table, positions);
+    copy(v, values_.data(), value_dim_);
+    size_ += k.tokens;
+    rotation_ = {table.fingerprint(), detail::layout_identity<Layout>()};
+  }
+
+  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, class S>
+  void require(const frequency_table<S>& table) const {
+    if (rotation_ != rotation{table.fingerprint(), detail::layout_identity<Layout>()})
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache: keys must meet the layout and the table they were rotated by, got table ",
+                                 table.fingerprint(), " for keys of table ", rotation_.table));
+  }
+
+  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact difference of the
+  /// two angles at each position.
+  ///
+  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+  ///
+  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both tables are of
+  ///            one axis and the same pairs; the cache is then unchanged
+  /// Accuracy:  that of one more rotation
+  template <class Layout, class S>
+  void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
+    require<Layout>(from);
+    if (from.pairs() != to.pairs() || from.inv_freq().cols() != 1 || to.inv_freq().cols() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache::rebase: both tables must have one axis and the same pairs, got ",
+                                 from.pairs(), " and ", to.pairs()));
+    const Index pairs = to.pairs();
+    std::vector<phase> step(static_cast<std::size_t>(pairs)), now(step.size());
+    for (std::size_t i = 0; i < step.size(); ++i)
+      step[i] = phase_of(to.inv_freq()(static_cast<Index>(i), 0)) + -phase_of(from.inv_freq()(static_cast<Index>(i), 0));
+    detail::storage<S> row(2 * step.size());
+    const head_view<T> keys = all_keys();
+    for (Index t = 0; t < size_; ++t) {
+      detail::write_table_row(now.data(), pairs, to.attention_factor() / from.attention_factor(), row.data(),
+                              row.data() + pairs);
+      for (Index b = 0; b < batch_; ++b)
+        detail::rotate_token<Layout>(
+            detail::token_heads<T>{keys.at(b, t, 0), keys.at(b, t, 0), heads_, keys.head_stride, keys.head_stride},
+            detail::table_row<S, false>{row.data(), row.data() + pairs, pairs, S(1)}, 0);
+      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
+    }
+    rotation_.table = to.fingerprint();
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
@@ -97,6 +173,22 @@ class kv_cache {
  private:
   head_view<const T> view(const T* data, Index head_dim) const {
     return bhsd(data, batch_, heads_, capacity_, head_dim);
+  }
+
+  head_view<T> all_keys() { return bhsd(keys_.data(), batch_, heads_, capacity_, head_dim_); }
+
+  template <class K, class V>
+  void check_new(const head_view<K>& k, const head_view<V>& v) const {
+    static_assert(std::is_same_v<std::remove_const_t<K>, T> && std::is_same_v<std::remove_const_t<V>, T>,
+                  "kv_cache::append: k and v have the channel type of the cache");
+    check_shape("k", k, head_dim_);
+    check_shape("v", v, value_dim_);
+    if (k.tokens != v.tokens)
+      ROPE_THROW(std::invalid_argument, detail::message("kv_cache::append: k and v must have the same tokens, got ",
+                                                        k.tokens, " and ", v.tokens));
+    if (k.tokens > capacity_ - size_)
+      ROPE_THROW(std::length_error, detail::message("kv_cache::append: ", k.tokens, " tokens do not fit, the cache holds ",
+                                                    size_, " of ", capacity_));
   }
 
   template <class X>
@@ -130,8 +222,16 @@ class kv_cache {
     return static_cast<std::size_t>(size) / sizeof(T);
   }
 
+  /// How the stored keys were rotated; nothing for keys that came rotated.
+  struct rotation {
+    std::uint64_t table = 0;
+    const void* layout = nullptr;
+    friend bool operator==(const rotation&, const rotation&) = default;
+  };
+
   Index batch_, capacity_, heads_, head_dim_, value_dim_;
   Index size_ = 0;
+  rotation rotation_;
   detail::storage<T> keys_;    // [batch, heads, capacity, head_dim]
   detail::storage<T> values_;  // [batch, heads, capacity, value_dim]
 };

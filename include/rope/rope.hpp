@@ -9,9 +9,12 @@
 #include <rope/frequencies.hpp>
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
+#include <rope/permute.hpp>
 #include <rope/phase.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
+#include <rope/scaling.hpp>
+#include <rope/scaling_variants.hpp>
 #include <rope/softmax.hpp>
 #include <rope/table.hpp>
 #include <rope/version.hpp>

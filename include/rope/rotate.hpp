@@ -82,7 +82,7 @@ template <class Layout, bool inverse, class T, class S, class Source>
 struct rotation {
   head_view<const T> x;
   head_view<T> out;
-  const frequency_table<S>& table;
+  table_view<S> table;
   Source positions;
   S scale;  // of the inverse
   bool in_place;
@@ -93,10 +93,10 @@ struct rotation {
     const token_heads<T> token = {x.at(b, t, first_head), out.at(b, t, first_head), heads, x.head_stride,
                                   out.head_stride};
     const bool identity = table.is_identity(position);
-    if (!in_place) copy(token, identity ? 0 : table.rotary_dim());
-    if (!identity)
-      rotate_token<Layout>(
-          token, table_row<S, inverse>{table.cos_data(position), table.sin_data(position), table.pairs(), scale}, ahead);
+    if (!in_place) copy(token, identity ? 0 : 2 * table.pairs);
+    if (identity) return;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table.pairs, table.pairs, scale}, ahead);
   }
 
   /// Channels [first, head_dim), which do not rotate.
@@ -112,7 +112,8 @@ template <class Layout, bool inverse, class T, class S, class Source>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
                 const Source& positions) {
   const auto scale = static_cast<S>(1 / (table.attention_factor() * table.attention_factor()));
-  const rotation<Layout, inverse, T, S, Source> rotate_heads = {x, out, table, positions, scale, x.data == out.data};
+  const rotation<Layout, inverse, T, S, Source> rotate_heads = {x,         out,   table.view(),
+                                                                  positions, scale, x.data == out.data};
 
   // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
   constexpr Index cached_bytes = Index{1} << 18;
@@ -123,13 +124,15 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
     for (Index b = 0; b < x.batch; ++b)
       for (Index t = 0; t < x.tokens; ++t) rotate_heads(b, t, 0, x.heads, ahead);
   } else {
-    // The tokens of a head are next to each other: stream them, in blocks whose table rows stay in a core's own cache.
-    constexpr Index table_bytes = Index{1} << 16;
+    // The tokens of a head are next to each other. A few heads at a time stream side by side and share the table row of
+    // a token; one head alone would read as much table as data, and all of them would be too many streams.
+    constexpr Index streams = 8, table_bytes = Index{1} << 16;
     const Index block = (std::max)(Index{1}, table_bytes / (table.rotary_dim() * Index(sizeof(S))));
     for (Index b = 0; b < x.batch; ++b)
       for (Index begin = 0; begin < x.tokens; begin += block)
-        for (Index h = 0; h < x.heads; ++h)
-          for (Index t = begin; t < (std::min)(begin + block, x.tokens); ++t) rotate_heads(b, t, h, 1, ahead);
+        for (Index h = 0; h < x.heads; h += streams)
+          for (Index t = begin; t < (std::min)(begin + block, x.tokens); ++t)
+            rotate_heads(b, t, h, (std::min)(streams, x.heads - h), ahead);
   }
 }
 

@@ -2,6 +2,8 @@
 #ifndef ROPE_TABLE_HPP
 #define ROPE_TABLE_HPP
 
+#include <bit>  // std::bit_cast
+#include <cmath>
 #include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/detail/table_view.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
 
@@ -19,6 +22,26 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// Writes m cos and m sin of `pairs` phases, rounded to S.
+template <class S>
+void write_table_row(const phase* phases, Index pairs, double m, S* cos, S* sin) {
+  for (Index i = 0; i < pairs; ++i) {
+    const cos_sin value = cos_sin_of<S>(phases[i]);
+    cos[i] = static_cast<S>(m * value.cos);
+    sin[i] = static_cast<S>(m * value.sin);
+  }
+}
+
+/// FNV-1a over the bits of doubles.
+inline std::uint64_t hash_bits(const Eigen::ArrayXXd& values, std::uint64_t hash) {
+  for (Index c = 0; c < values.cols(); ++c)
+    for (Index r = 0; r < values.rows(); ++r) hash = (hash ^ std::bit_cast<std::uint64_t>(values(r, c))) * 1099511628211u;
+  return hash;
+}
+
+}  // namespace detail
 
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
@@ -67,35 +90,63 @@ class frequency_table {
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates), coordinates_tag{}) {}
 
+  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded to float,
+  /// times the position rounded to float, in float; then cos and sin of that angle, and m, in float.
+  ///
+  /// Throws:    std::invalid_argument if last < first or the frequencies have more than one axis
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 5e-6 at 255, 1e-4 at 4096,
+  ///            9e-4 at 32768, 4e-3 at 131071, 3e-2 at 1048575. cos and sin are within an ulp of PyTorch's for the same
+  ///            angle, whose inv_freq may itself differ by an ulp of float
+  /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
+  template <std::integral First, std::integral Last>
+  static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
+    frequency_table table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last), unwritten_tag{});
+    table.require_one_axis();
+    table.fingerprint_ ^= 1;
+    for (Index r = 0; r < table.rows_; ++r) {
+      const auto position = static_cast<float>(table.first_ + r);
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
+      for (Index i = 0; i < table.pairs(); ++i) {
+        const float angle = position * static_cast<float>(frequencies.inv_freq()(i, 0));
+        const auto m = static_cast<float>(frequencies.attention_factor());
+        cos[i] = static_cast<S>(m * std::cos(angle));
+        cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
+      }
+    }
+    return table;
+  }
+
   /// Number of positions.
   Index rows() const { return rows_; }
   /// Number of channel pairs.
-  Index pairs() const { return pairs_; }
+  Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
-  Index rotary_dim() const { return 2 * pairs_; }
+  Index rotary_dim() const { return frequencies_.rotary_dim(); }
+  /// What the table was built from, [pairs, axes] in rad per unit of position.
+  const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows_; }
   /// The m that is multiplied into every entry.
-  double attention_factor() const { return attention_factor_; }
+  double attention_factor() const { return frequencies_.attention_factor(); }
+  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of inv_freq,
+  /// attention_factor, the way angles are made, and the coordinates if given; the range of positions does not count.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
-  row_map cos(std::int64_t position) const { return {cos_data(checked(position)), pairs_}; }
+  row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
-  row_map sin(std::int64_t position) const { return {sin_data(checked(position)), pairs_}; }
-
-  /// The same entries without the check, for a position known to be in the table.
-  const S* cos_data(std::int64_t position) const {
-    ROPE_ASSERT(contains(position));
-    return entries_.data() + static_cast<std::size_t>((position - first_) * 2 * pairs_);
-  }
-  const S* sin_data(std::int64_t position) const { return cos_data(position) + pairs_; }
+  row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
 
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
-  bool is_identity(std::int64_t position) const {
-    if (attention_factor_ != 1.0) return false;
-    return at_origin_.empty() ? position == 0 : at_origin_[static_cast<std::size_t>(position)] != 0;
+  ///
+  /// Throws:  std::out_of_range
+  bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
+
+  /// The rows without any check.
+  detail::table_view<S> view() const {
+    return {entries_.data(), pairs(), first_, attention_factor() == 1.0, at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
  private:
@@ -104,21 +155,19 @@ class frequency_table {
   struct coordinates_tag {};
 
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
-      : first_(first),
+      : frequencies_(frequencies),
+        first_(first),
         rows_(rows),
-        pairs_(frequencies.pairs()),
-        attention_factor_(frequencies.attention_factor()),
-        entries_(static_cast<std::size_t>(checked_entries(rows, pairs_))) {}
+        fingerprint_(detail::hash_bits(
+            inv_freq(), std::bit_cast<std::uint64_t>(attention_factor()) ^ static_cast<std::uint64_t>(pairs()))),
+        entries_(static_cast<std::size_t>(checked_entries(rows, pairs()))) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact addition
   /// per pair away from the row before it.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
-    if (frequencies.axes() != 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
-                                 frequencies.axes(), " axes: give coordinates [rows, axes]"));
-    std::vector<phase> step(static_cast<std::size_t>(pairs_)), now(step.size());
+    require_one_axis();
+    std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
     for (std::size_t i = 0; i < step.size(); ++i) {
       step[i] = phase_of(frequencies.inv_freq()(static_cast<Index>(i), 0));
       now[i] = step[i] * first;
@@ -131,13 +180,21 @@ class frequency_table {
 
   frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
-    std::vector<phase> now(static_cast<std::size_t>(pairs_));
+    fingerprint_ = detail::hash_bits(coordinates, fingerprint_);
+    const Index axes = frequencies.axes();
+    std::vector<phase> step(static_cast<std::size_t>(pairs() * axes)), now(static_cast<std::size_t>(pairs()));
+    for (Index i = 0; i < pairs(); ++i)
+      for (Index a = 0; a < axes; ++a)
+        step[static_cast<std::size_t>(i * axes + a)] = phase_of(frequencies.inv_freq()(i, a));
     at_origin_.assign(static_cast<std::size_t>(rows_), 0);
     for (Index r = 0; r < rows_; ++r) {
-      for (Index i = 0; i < pairs_; ++i) {
+      for (Index i = 0; i < pairs(); ++i) {
         phase sum;
-        for (Index a = 0; a < frequencies.axes(); ++a)
-          sum = sum + phase_of(frequencies.inv_freq()(i, a), coordinates(r, a));
+        for (Index a = 0; a < axes; ++a) {
+          const double p = coordinates(r, a);
+          sum = sum + (p == std::trunc(p) ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
+                                          : phase_of(frequencies.inv_freq()(i, a), p));
+        }
         now[static_cast<std::size_t>(i)] = sum;
       }
       write_row(r, now.data());
@@ -146,13 +203,15 @@ class frequency_table {
   }
 
   void write_row(Index r, const phase* phases) {
-    S* cos = entries_.data() + static_cast<std::size_t>(r * 2 * pairs_);
-    S* sin = cos + pairs_;
-    for (Index i = 0; i < pairs_; ++i) {
-      const cos_sin value = cos_sin_of<S>(phases[i]);
-      cos[i] = static_cast<S>(attention_factor_ * value.cos);
-      sin[i] = static_cast<S>(attention_factor_ * value.sin);
-    }
+    S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
+    detail::write_table_row(phases, pairs(), attention_factor(), cos, cos + pairs());
+  }
+
+  void require_one_axis() const {
+    if (frequencies_.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
+                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
   }
 
   std::int64_t checked(std::int64_t position) const {
@@ -209,10 +268,10 @@ class frequency_table {
     return values;
   }
 
+  frequencies frequencies_;
   std::int64_t first_;
   Index rows_;
-  Index pairs_;
-  double attention_factor_;
+  std::uint64_t fingerprint_;
   detail::storage<S> entries_;           // row r: cos [pairs], then sin [pairs]
   std::vector<unsigned char> at_origin_;  // per row of coordinates; empty for a range
 };

@@ -167,6 +167,28 @@ EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, c);
 }
 
+/// a * b - c, rounded as multiply_add rounds.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
+#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  constexpr std::size_t bytes = sizeof(P);
+  if constexpr (bytes == 16)
+    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
+                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32)
+    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
+                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+#if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64)
+    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
+                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+#endif
+#else
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
+#endif
+}
+
 /// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {

@@ -15,7 +15,7 @@
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into registers,
 /// and stay there while the same channels of every head pass through. Each pair (u, v) becomes
 ///
-///     u' = fma(u, c, v * -s)        v' = fma(v, c, u * s)
+///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
 /// in every path below, so packets of any width, scalars, both layouts and any stride agree in every bit.
 
@@ -82,23 +82,22 @@ EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, tok
   };
   const P c[] = {scaled(row.cos + first + Index(k) * lanes<P>, S(1))...};
   const P s[] = {scaled(row.sin + first + Index(k) * lanes<P>, S(-1))...};
-  const P n[] = {multiply(s[k], fill<P>(S(-1)))...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   const T* in = x.in + first;
   T* out = x.out + first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin, const P& minus_sin) {
+    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
       const Index at = Index(number()) * lanes<P>;
       const P u = load<P>(in + at), v = load<P>(in + at + pairs);
       if constexpr (prefetch) {
         prefetch_line<number(), P>(in + at, ahead);
         prefetch_line<number(), P>(in + at + pairs, ahead);
       }
-      store(out + at, multiply_add(u, cos, multiply(v, minus_sin)));
+      store(out + at, multiply_subtract(u, cos, multiply(v, sin)));
       store(out + at + pairs, multiply_add(v, cos, multiply(u, sin)));
     };
-    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k], n[k]), ...);
+    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
   }
 }
 
@@ -150,7 +149,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // A half_split packet needs cos, sin, -sin and two operands, an interleaved one cos, sin and one operand.
+    // The packets of a block hold cos and sin; the rest of the registers is for two operands each (half_split) or one.
     constexpr std::size_t n = std::is_same_v<Layout, half_split> ? registers / 8 : registers / 4;
     constexpr Index held = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
     if (ahead == 0) {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_JSON_READER_HPP
+#define ROPE_DETAIL_JSON_READER_HPP
+
+#include <algorithm>  // std::find
+#include <cmath>      // std::floor
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/frequencies.hpp>
+
+/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader knows which
+/// keys nobody asked for.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+struct number_rule {
+  bool (*holds)(double);
+  const char* words;
+};
+
+inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
+inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
+inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
+inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
+inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
+inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
+inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= 0x1p31 && std::floor(x) == x; },
+                                   "must be a positive whole number"};
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= 0x1p31 && std::floor(x) == x; },
+                                   "must be a whole number, not negative"};
+
+/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of the key.
+inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
+  if (!is_finite(value) || !rule.holds(value))
+    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+  return value;
+}
+
+template <class J>
+class json_reader {
+ public:
+  /// \param path  what comes before a key in messages: empty, or "rope_scaling."
+  json_reader(const J& object, std::string path) : object_(&object), path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+
+  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
+  const J* find(const char* key) {
+    if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
+    const std::string name = key;
+    if (!object_->contains(name)) return nullptr;
+    const J& value = object_->at(name);
+    return value.is_null() ? nullptr : &value;
+  }
+  bool has(const char* key) { return find(key) != nullptr; }
+
+  std::optional<double> number(const char* key, const number_rule& rule) {
+    const J* value = find(key);
+    if (!value) return {};
+    return number_of(*value, key, rule);
+  }
+  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
+    const auto value = number(key, rule);
+    if (!value) missing(key, reason);
+    return *value;
+  }
+
+  std::optional<Index> index(const char* key, const number_rule& rule = count) {
+    const auto value = number(key, rule);
+    if (!value) return {};
+    return static_cast<Index>(*value);
+  }
+
+  std::optional<bool> boolean(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_boolean()) wrong_type(key, "true or false", *value);
+    return value->template get<bool>();
+  }
+
+  std::optional<std::string> text(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_string()) wrong_type(key, "a string", *value);
+    return value->template get<std::string>();
+  }
+
+  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
+    std::vector<double> list;
+    for (const J& element : *value) list.push_back(number_of(element, key, rule));
+    return list;
+  }
+  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
+    auto list = numbers(key, rule);
+    if (!list) missing(key, reason);
+    return *std::move(list);
+  }
+
+  std::optional<std::vector<std::string>> texts(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of strings", *value);
+    std::vector<std::string> list;
+    for (const J& element : *value) {
+      if (!element.is_string()) wrong_type(key, "a list of strings", element);
+      list.push_back(element.template get<std::string>());
+    }
+    return list;
+  }
+
+  const J* object(const char* key) {
+    const J* value = find(key);
+    if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
+    return value;
+  }
+
+  /// The keys that are there and were never asked for, null ones left out.
+  std::vector<std::string> unasked() const {
+    std::vector<std::string> keys;
+    for (const auto& item : object_->items())
+      if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
+        keys.push_back(item.key());
+    return keys;
+  }
+
+  /// Throws: the key with its path, a rule and the value that breaks it.
+  void refuse(const char* key, const std::string& rule) const {
+    ROPE_THROW(std::invalid_argument,
+               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
+  }
+  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
+
+ private:
+  double number_of(const J& value, const char* key, const number_rule& rule) const {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
+  }
+
+  void wrong_type(const char* key, const char* wanted, const J& got) const {
+    const char* type = got.is_string()    ? "a string"
+                       : got.is_boolean() ? "true or false"
+                       : got.is_array()   ? "a list"
+                       : got.is_object()  ? "a dictionary"
+                       : got.is_null()    ? "null"
+                                          : "a number";
+    refuse(key, std::string("must be ") + wanted + ", got " + type);
+  }
+
+  const J* object_;
+  std::string path_;
+  std::vector<std::string> asked_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_JSON_READER_HPP
