@@ -22,8 +22,8 @@ inline namespace ROPE_ABI {
 
 /// Which keys a query sees and how scores are formed.
 ///
-/// Key j is at position j and query i at position k.tokens - q.tokens + i: the last query is aligned with the last key,
-/// so a prefill, its chunks and a decoding step against a cache are one rule.
+/// Key j is at position j and query i at position k.tokens - q.tokens + i: the last query is aligned with the
+/// last key, so a prefill, its chunks and a decoding step against a cache are one rule.
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;
@@ -39,15 +39,15 @@ namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T>
-attention_rule checked_attention(const head_view<const T>& q, const head_view<const T>& k, const head_view<const T>& v,
-                                 const head_view<T>& out, const attention_options& options) {
+attention_rule checked_attention(const head_view<const T>& q, const head_view<const T>& k,
+                                 const head_view<const T>& v, const head_view<T>& out,
+                                 const attention_options& options) {
   check_view("attention", q);
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
   const auto require = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+    if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
   };
   require(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
   require(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
@@ -58,22 +58,24 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
   require(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
   require(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
   require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads", q.heads,
-          k.heads);
+  require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+          q.heads, k.heads);
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument, message("attention: scale must be finite and softcap finite and not negative, got ",
-                                              options.scale, " and ", options.softcap));
+    ROPE_THROW(std::invalid_argument,
+               message("attention: scale must be finite and softcap finite and not negative, got ",
+                       options.scale, " and ", options.softcap));
   if (options.window < 0)
-    ROPE_THROW(std::invalid_argument, message("attention: window must not be negative, got ", options.window));
+    ROPE_THROW(std::invalid_argument,
+               message("attention: window must not be negative, got ", options.window));
   const double scale =
       options.scale != 0 || q.head_dim == 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.head_dim));
   return {scale, options.causal, options.window, options.softcap};
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                                     \
-  static_assert(!std::is_const_v<T>, "attention: out must be writable");                                        \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> &&       \
-                    std::is_same_v<std::remove_const_t<V>, T>,                                                  \
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
+  static_assert(!std::is_const_v<T>, "attention: out must be writable");                                  \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> && \
+                    std::is_same_v<std::remove_const_t<V>, T>,                                            \
                 "attention: q, k, v and out have the same channel type")
 
 }  // namespace detail
@@ -82,8 +84,8 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
 ///
 ///     out_i = sum_j w_ij v_j,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no key gives
-/// zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
+/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
+/// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
 ///
 /// \param q    [batch, queries, q.heads, head_dim]
 /// \param k    [batch, keys, k.heads, head_dim]
@@ -91,13 +93,16 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
 /// \param out  [batch, queries, q.heads, value_dim]
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is out of
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
+/// out of
 ///            range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16
 ///            (tests/rope/attention.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key; no allocation once a call of the same size
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key; no allocation once a call of the
+/// same size
 ///            has been made on the thread
-/// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245 (grouped query);
+/// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
+/// (grouped query);
 ///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
@@ -109,23 +114,27 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend<T>(q, k, v, out, rule);
 }
 
-/// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit that of
-/// `rotate` on q and k followed by `attention`; q and k are not changed.
+/// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit
+/// that of `rotate` on q and k followed by `attention`; q and k are not changed.
 ///
-/// \param table  rows for positions 0 .. keys - 1, and for the queries' keys - queries .. keys - 1 where these are
+/// \param table  rows for positions 0 .. keys - 1, and for the queries' keys - queries .. keys - 1 where
+/// these are
 ///               negative and not masked
 ///
-/// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is outside
+/// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
+/// outside
 ///          the table; out is then unchanged
 /// Cost:    as above, and one pass over q and k
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
-void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const frequency_table<S>& table,
-               const attention_options& options = {}) {
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
+               const frequency_table<S>& table, const attention_options& options = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or attention<half_split>(...)");
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  static_assert(
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
+      "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   const auto rule = detail::checked_attention<T>(q, k, v, out, options);
   // Causal queries before the first key have a negative position and see nothing: they are not rotated.
   const Index blind = rule.causal ? (std::min)(q.tokens, (std::max)(Index{0}, q.tokens - k.tokens)) : 0;
@@ -138,7 +147,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   T* memory = detail::workspace<rotated_copies, T>(q.size() + k.size());
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  detail::rotate_all<Layout, false>(seeing, rotated_q.token_range(blind, q.tokens - blind), table, query_positions);
+  detail::rotate_all<Layout, false>(seeing, rotated_q.token_range(blind, q.tokens - blind), table,
+                                    query_positions);
   detail::rotate_all<Layout, false>(keys, rotated_k, table, key_positions);
   detail::attend<T>(rotated_q, rotated_k, v, out, rule);
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ROTATION_HPP
+#define ROPE_DETAIL_ROTATION_HPP
+
+#include <algorithm>  // std::copy, std::min, std::max
+#include <cstdint>
+#include <functional>  // std::less
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/rotate_kernel.hpp>
+#include <rope/detail/table_view.hpp>
+#include <rope/layout.hpp>
+#include <rope/parallel.hpp>
+#include <rope/positions.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+
+/// What can be wrong with a call of rotate, and the order in which a right one passes through memory.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
+template <class X>
+inline constexpr bool is_view_or_pair = is_head_view<X>;
+template <class T>
+inline constexpr bool is_view_or_pair<std::pair<head_view<T>, head_view<T>>> = true;
+
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  const Index last = (x.batch - 1) * x.batch_stride + (x.tokens - 1) * x.token_stride +
+                     (x.heads - 1) * x.head_stride + x.head_dim - 1;
+  return x.batch_stride >= 0 && x.token_stride >= 0 && x.head_stride >= 0 && last + 1 == x.size();
+}
+
+/// False where `x` and `out` are seen to share elements without being the same view.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return x.batch_stride == out.batch_stride && x.token_stride == out.token_stride &&
+           x.head_stride == out.head_stride;
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  if (table.rotary_dim() > x.head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              table.rotary_dim(), " of ", x.head_dim));
+  const position_range range = positions.range(function, x.batch, x.tokens);
+  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
+    ROPE_THROW(
+        std::out_of_range,
+        message(function, ": position ", table.contains(range.smallest) ? range.largest : range.smallest,
+                " is outside the table's [", table.first(), ", ", table.last(), ")"));
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    for (Index i = 0; i < table.pairs(); ++i) {
+      const Index u = Layout::first(i, table.pairs()), v = Layout::second(i, table.pairs());
+      if (u < 0 || v < 0 || u >= table.rotary_dim() || v >= table.rotary_dim() || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ",
+                           table.rotary_dim(), "), got ", u, " and ", v, " for pair ", i));
+    }
+  }
+}
+
+/// A checked call. Its members are values, so that a compiler can keep all of them in registers.
+template <class Layout, bool inverse, class T, class S, class Source>
+class rotation {
+ public:
+  rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+           const Source& positions)
+      : x_(x),
+        out_(out),
+        table_(table.view()),
+        positions_(positions),
+        scale_(static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        in_place_(x.data == out.data) {
+    // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
+    constexpr Index cached_bytes = Index{1} << 18;
+    if (bytes() > cached_bytes) ahead_ = 2048;
+  }
+
+  /// Tokens of the batch, laid end to end.
+  Index tokens() const { return x_.batch * x_.tokens; }
+  /// Bytes that rotate.
+  Index bytes() const { return tokens() * x_.heads * 2 * table_.pairs * Index(sizeof(T)); }
+  /// Tokens whose table rows fit a core's own cache beside the data.
+  Index block() const {
+    constexpr Index table_bytes = Index{1} << 16;
+    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+  }
+
+  /// Rotates every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      if (x_.token_stride >= x_.head_stride || x_.tokens == 1)
+        token_major(b, t, t + count);
+      else
+        head_major(b, t, t + count);
+      first += count;
+    }
+  }
+
+ private:
+  void token_major(Index b, Index first, Index last) const {
+    for (Index t = first; t < last; ++t) rotate_heads(b, t, 0, x_.heads);
+  }
+
+  /// The tokens of a head are next to each other. A few heads at a time stream side by side and share the
+  /// table row of a token; one head alone would read as much table as data, and all of them would be too many
+  /// streams.
+  void head_major(Index b, Index first, Index last) const {
+    constexpr Index streams = 8;
+    for (Index begin = first; begin < last; begin += block())
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + block(), last); ++t)
+          rotate_heads(b, t, h, (std::min)(streams, x_.heads - h));
+  }
+
+  /// Heads [first, first + heads) of token t of row b.
+  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
+    const std::int64_t position = positions_(b, t);
+    const token_heads<T> token = {x_.at(b, t, first), out_.at(b, t, first), heads, x_.head_stride,
+                                  out_.head_stride};
+    const bool identity = table_.is_identity(position);
+    if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
+    if (identity) return;
+    const S* cos = table_.cos(position);
+    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_}, ahead_);
+  }
+
+  /// Channels [first, head_dim), which do not rotate.
+  void copy(token_heads<T> token, Index first) const {
+    for (Index h = 0; h < token.heads; ++h)
+      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x_.head_dim,
+                token.out + h * token.out_stride + first);
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  table_view<S> table_;
+  Source positions_;
+  S scale_;  // of the inverse
+  bool in_place_;
+  prefetch_distance ahead_ = 0;
+};
+
+/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+                const Source& positions, const Threads& threads = {}) {
+  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions);
+  parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
+}
+
+/// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
+/// the table.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
+                 const Source& positions, const Threads& threads) {
+  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions), keys(k, k, table, positions);
+  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
+    const Index block = queries.block();
+    for (Index begin = first; begin < last; begin += block) {
+      const Index end = (std::min)(begin + block, last);
+      queries.run(begin, end);
+      keys.run(begin, end);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ROTATION_HPP
