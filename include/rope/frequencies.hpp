@@ -27,8 +27,9 @@ inline bool is_finite(double x) {
 
 /// base^(-numerator / denominator) for small non-negative integers.
 ///
-/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the division,
-/// base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where long double is double.
+/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
+/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
+/// long double is double.
 inline long double inverse_power(long double base, Index numerator, Index denominator) {
   const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
   const long double x = n / d;
@@ -39,8 +40,8 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 
 }  // namespace detail
 
-/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it. Formulas are
-/// evaluated in long double and rounded to double once, at the end.
+/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
+/// Formulas are evaluated in long double and rounded to double once, at the end.
 struct schedule {
   Index rotary_dim;
   long double base;
@@ -55,10 +56,12 @@ struct schedule {
   }
 };
 
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument if its
-/// fields or the schedule do not fit.
+/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
+/// if its fields or the schedule do not fit.
 template <class X>
-concept frequency_scaling = requires(const X& scaling, schedule& schedule) { scaling.apply(schedule); };
+concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
+  scaling.apply(schedule);
+};
 
 /// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
 ///
@@ -101,8 +104,9 @@ class frequencies {
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     Eigen::ArrayXXd inv_freq(pairs, 1);
@@ -120,7 +124,8 @@ class frequencies {
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
   ///
-  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of position;
+  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
+  /// position;
   ///                          zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
@@ -144,8 +149,8 @@ class frequencies {
   Index rotary_dim() const { return 2 * pairs(); }
   /// Number of coordinates of a position.
   Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by m^2.
-  /// It is never part of the softmax scale.
+  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
+  /// m^2. It is never part of the softmax scale.
   double attention_factor() const { return attention_factor_; }
 
  private:

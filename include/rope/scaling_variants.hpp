@@ -13,16 +13,16 @@
 #include <rope/frequencies.hpp>
 #include <rope/scaling.hpp>
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Those that change every f_i on its own (pair_factor_scaling,
-/// resonance_scaling, clipped_scaling) also make sense after another rule:
+/// The rarer frequency rules, in the manner of scaling.hpp. Those that change every f_i on its own
+/// (pair_factor_scaling, resonance_scaling, clipped_scaling) also make sense after another rule:
 ///
 ///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files, which hold the
-/// divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 /// Source: ggml, `freq_factors` of ggml_rope_ext.
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
@@ -30,12 +30,13 @@ struct pair_factor_scaling {
   void apply(schedule& schedule) const {
     if (static_cast<Index>(factors.size()) != schedule.inv_freq.size())
       ROPE_THROW(std::invalid_argument,
-                 detail::message("pair_factor_scaling: factors must have one value per pair, ", schedule.inv_freq.size(),
-                                 ", got ", factors.size()));
+                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
+                                 schedule.inv_freq.size(), ", got ", factors.size()));
     for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0, "pair_factor_scaling: a factor must be positive",
-                            factor);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) schedule.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
+      detail::require_field(detail::is_finite(factor) && factor > 0,
+                            "pair_factor_scaling: a factor must be positive", factor);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 
@@ -45,7 +46,8 @@ struct alpha_scaling {
   double alpha;  // >= 1
 
   void apply(schedule& schedule) const {
-    detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1", alpha);
+    detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
+                          alpha);
     detail::stretch_base(schedule, alpha, "alpha_scaling");
   }
 };
@@ -61,24 +63,24 @@ struct mixed_ntk_scaling {
   std::optional<double> mixed_b = {};
 
   void apply(schedule& schedule) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1, "mixed_ntk_scaling: factor must be at least 1",
-                          factor);
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "mixed_ntk_scaling: factor must be at least 1", factor);
     const long double s = factor, pairs = static_cast<long double>(schedule.inv_freq.size());
     if (!mixed_b) {
       schedule.restart(schedule.base * s);
       schedule.inv_freq /= std::pow(s, 1 / pairs);
       return;
     }
-    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0, "mixed_ntk_scaling: mixed_b must be positive",
-                          *mixed_b);
+    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
+                          "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
     const long double b = *mixed_b;
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
       schedule.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
   }
 };
 
-/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16) and c(2),
-/// where c is that of yarn_scaling. m stays 1.
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
+/// and c(2), where c is that of yarn_scaling. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -90,13 +92,15 @@ struct ntk_by_parts_scaling {
   double ntk_factor = 1, extrapolation_factor = 1;
 
   void apply(schedule& schedule) const {
-    detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_by_parts_scaling: factor must be at least 1",
-                          factor);
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "ntk_by_parts_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "ntk_by_parts_scaling: original_max_position must be positive", original_max_position);
+                          "ntk_by_parts_scaling: original_max_position must be positive",
+                          original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
       detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
-                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]", weight);
+                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
+                            weight);
     auto stretched = schedule;
     detail::stretch_base(stretched, factor, "ntk_by_parts_scaling");
     for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
@@ -113,13 +117,17 @@ struct ntk_by_parts_scaling {
     const long double last = static_cast<long double>(schedule.rotary_dim - 1);
     const long double low =
         (std::max)(0.0L, std::floor(detail::pair_of_rotations(fast, schedule, original_max_position)));
-    long double high = (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
+    long double high =
+        (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
     if (low == high) high += 0.001L;
+    detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
+                          original_max_position);
     return 1 - detail::ramp(pair, low, high);
   }
 };
 
-/// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats exactly.
+/// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats
+/// exactly.
 ///
 ///     f_i = 2 pi / round(2 pi / f_i)
 ///
@@ -128,14 +136,17 @@ struct resonance_scaling {
   void apply(schedule& schedule) const {
     constexpr long double turn = 2 * std::numbers::pi_v<long double>;
     for (long double& f : schedule.inv_freq) {
-      detail::require_field(f > 0 && f < 2 * turn, "resonance_scaling: every wavelength must be above half a token",
+      detail::require_field(f > 0 && f < 2 * turn,
+                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
+                            "above half a token",
                             static_cast<double>(f));
       f = turn / std::nearbyint(turn / f);
     }
   }
 };
 
-/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one stops.
+/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
+/// stops.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
@@ -150,8 +161,11 @@ struct clipped_scaling {
                           static_cast<double>(low_count));
     const Index n = (std::min)(low_count, schedule.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
-      const long double x = n > 1 ? static_cast<long double>(j) / static_cast<long double>(n - 1) : 1.0L;
-      const long double kept = hard || j == n - 1 ? 0.0L : (1 + std::cos(std::numbers::pi_v<long double> * x)) / 2;
+      // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
+      const long double left =
+          n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
+      const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
+      const long double kept = hard ? 0.0L : sine * sine;
       schedule.inv_freq(schedule.inv_freq.size() - n + j) *= kept;
     }
   }

@@ -14,6 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/detail/table_row.hpp>
 #include <rope/detail/table_view.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
@@ -22,39 +23,21 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
-
-/// Writes m cos and m sin of `pairs` phases, rounded to S.
-template <class S>
-void write_table_row(const phase* phases, Index pairs, double m, S* cos, S* sin) {
-  for (Index i = 0; i < pairs; ++i) {
-    const cos_sin value = cos_sin_of<S>(phases[i]);
-    cos[i] = static_cast<S>(m * value.cos);
-    sin[i] = static_cast<S>(m * value.sin);
-  }
-}
-
-/// FNV-1a over the bits of doubles.
-inline std::uint64_t hash_bits(const Eigen::ArrayXXd& values, std::uint64_t hash) {
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r) hash = (hash ^ std::bit_cast<std::uint64_t>(values(r, c))) * 1099511628211u;
-  return hash;
-}
-
-}  // namespace detail
 
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
 ///
-/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the other.
+/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
+/// other.
 ///
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads.
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
-///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in magnitude,
-///            also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than 1 adds one rounding.
+///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
+///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
+///            1 adds one rounding.
 /// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
 template <class S = float>
 class frequency_table {
@@ -78,31 +61,38 @@ class frequency_table {
   /// Throws:  std::invalid_argument if last < first or the frequencies have more than one axis
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last), range_tag{}) {}
+      : frequency_table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+                        range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:  std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is not finite
+  /// Throws:  std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
+  /// not finite
   ///          or above 2^53 in magnitude
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates), coordinates_tag{}) {}
+      : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates),
+                        coordinates_tag{}) {}
 
-  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded to float,
-  /// times the position rounded to float, in float; then cos and sin of that angle, and m, in float.
+  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
+  /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
+  /// float.
   ///
   /// Throws:    std::invalid_argument if last < first or the frequencies have more than one axis
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 5e-6 at 255, 1e-4 at 4096,
-  ///            9e-4 at 32768, 4e-3 at 131071, 3e-2 at 1048575. cos and sin are within an ulp of PyTorch's for the same
-  ///            angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  /// at 4096,
+  ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
+  ///            PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last), unwritten_tag{});
+    frequency_table table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+                          unwritten_tag{});
     table.require_one_axis();
-    table.fingerprint_ ^= 1;
+    table.fingerprint_ = detail::mix(table.fingerprint_, 1);
+    table.by_position_ = false;
     for (Index r = 0; r < table.rows_; ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
@@ -129,9 +119,13 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows_; }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of inv_freq,
-  /// attention_factor, the way angles are made, and the coordinates if given; the range of positions does not count.
+  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
+  /// inv_freq, attention_factor, the way angles are made, and the coordinates if given; the range of
+  /// positions does not count.
   std::uint64_t fingerprint() const { return fingerprint_; }
+  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles and
+  /// coordinates.
+  bool is_exact_range() const { return by_position_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -146,7 +140,8 @@ class frequency_table {
 
   /// The rows without any check.
   detail::table_view<S> view() const {
-    return {entries_.data(), pairs(), first_, attention_factor() == 1.0, at_origin_.empty() ? nullptr : at_origin_.data()};
+    return {entries_.data(), pairs(), first_, attention_factor() == 1.0,
+            at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
  private:
@@ -158,12 +153,11 @@ class frequency_table {
       : frequencies_(frequencies),
         first_(first),
         rows_(rows),
-        fingerprint_(detail::hash_bits(
-            inv_freq(), std::bit_cast<std::uint64_t>(attention_factor()) ^ static_cast<std::uint64_t>(pairs()))),
+        fingerprint_(detail::mix(std::bit_cast<std::uint64_t>(attention_factor()), inv_freq())),
         entries_(static_cast<std::size_t>(checked_entries(rows, pairs()))) {}
 
-  /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact addition
-  /// per pair away from the row before it.
+  /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
+  /// addition per pair away from the row before it.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
@@ -180,7 +174,8 @@ class frequency_table {
 
   frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
-    fingerprint_ = detail::hash_bits(coordinates, fingerprint_);
+    fingerprint_ = detail::mix(fingerprint_, coordinates);
+    by_position_ = false;
     const Index axes = frequencies.axes();
     std::vector<phase> step(static_cast<std::size_t>(pairs() * axes)), now(static_cast<std::size_t>(pairs()));
     for (Index i = 0; i < pairs(); ++i)
@@ -192,8 +187,9 @@ class frequency_table {
         phase sum;
         for (Index a = 0; a < axes; ++a) {
           const double p = coordinates(r, a);
-          sum = sum + (p == std::trunc(p) ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
-                                          : phase_of(frequencies.inv_freq()(i, a), p));
+          sum = sum + (p == std::trunc(p)
+                           ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
+                           : phase_of(frequencies.inv_freq()(i, a), p));
         }
         now[static_cast<std::size_t>(i)] = sum;
       }
@@ -216,8 +212,8 @@ class frequency_table {
 
   std::int64_t checked(std::int64_t position) const {
     if (!contains(position))
-      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position, " is outside the table's [",
-                                                    first(), ", ", last(), ")"));
+      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
+                                                    " is outside the table's [", first(), ", ", last(), ")"));
     return position;
   }
 
@@ -233,17 +229,19 @@ class frequency_table {
   static Index checked_rows(First first, Last last) {
     const auto from = static_cast<std::int64_t>(first), to = static_cast<std::int64_t>(last);
     if (to < from)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
     if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
-      ROPE_THROW(std::length_error, detail::message("frequency_table: too many positions in [", from, ", ", to, ")"));
+      ROPE_THROW(std::length_error,
+                 detail::message("frequency_table: too many positions in [", from, ", ", to, ")"));
     return static_cast<Index>(to - from);
   }
 
   static Index checked_entries(Index rows, Index pairs) {
     if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+      ROPE_THROW(std::length_error, detail::message("frequency_table: ", rows, " rows of ", pairs,
+                                                    " pairs exceed the address space"));
     return rows * 2 * pairs;
   }
 
@@ -251,20 +249,22 @@ class frequency_table {
   static Eigen::ArrayXXd checked_coordinates(const frequencies& frequencies,
                                              const Eigen::DenseBase<Derived>& coordinates) {
     using coordinate = typename Derived::Scalar;
-    static_assert(std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-                      std::is_same_v<coordinate, double>,
-                  "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+    static_assert(
+        std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
+            std::is_same_v<coordinate, double>,
+        "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
     if (coordinates.cols() != frequencies.axes())
       ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: coordinates must be [rows, ", frequencies.axes(), "], got [",
-                                 coordinates.rows(), ", ", coordinates.cols(), "]"));
+                 detail::message("frequency_table: coordinates must be [rows, ", frequencies.axes(),
+                                 "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
     Eigen::ArrayXXd values = coordinates.derived().template cast<double>().array();
     for (Index r = 0; r < values.rows(); ++r)
       for (Index a = 0; a < values.cols(); ++a)
         if (!detail::is_finite(values(r, a)) || std::abs(values(r, a)) > 0x1p53)
           ROPE_THROW(std::invalid_argument,
-                     detail::message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                                     values(r, a), " at row ", r, ", axis ", a));
+                     detail::message(
+                         "frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
+                         values(r, a), " at row ", r, ", axis ", a));
     return values;
   }
 
@@ -272,7 +272,8 @@ class frequency_table {
   std::int64_t first_;
   Index rows_;
   std::uint64_t fingerprint_;
-  detail::storage<S> entries_;           // row r: cos [pairs], then sin [pairs]
+  bool by_position_ = true;
+  detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
   std::vector<unsigned char> at_origin_;  // per row of coordinates; empty for a range
 };
 

@@ -3,6 +3,7 @@
 #define ROPE_VIEW_HPP
 
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 
 #include <rope/config.hpp>
@@ -10,8 +11,8 @@
 
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens of a
-/// sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -19,7 +20,7 @@ inline namespace ROPE_ABI {
 /// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-                  std::same_as<T, Eigen::bfloat16>;
+    std::same_as<T, Eigen::bfloat16>;
 
 /// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
 ///
@@ -27,7 +28,8 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 /// \tparam T  a channel type, const for inputs
 ///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count elements.
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+/// elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -39,15 +41,15 @@ struct head_view {
   Index batch_stride, token_stride, head_stride;
 
   /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const { return data + b * batch_stride + t * token_stride + h * head_stride; }
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
 
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
 
   /// The same memory, read only.
-  operator head_view<const T>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
   }
 
@@ -79,8 +81,8 @@ struct head_view {
  private:
   static void check_window(const char* name, Index first, Index count, Index extent) {
     if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ", count,
-                                                    " must stay inside [0, ", extent, ")"));
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
   }
 };
 
@@ -95,17 +97,19 @@ concept tensor = requires(X& x) {
   { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
 };
 
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors alike.
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike.
 template <class X>
 Index extent(const X& x, int axis) {
   constexpr int rank = int(X::NumIndices);
-  return x.dimension(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis);
+  return x.dimension(
+      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
 }
 
 inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument, message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ",
-                                              d, "]"));
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
 }
 
 }  // namespace detail
@@ -138,45 +142,48 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a row-major
-/// tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for the three below.
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
 template <class X>
-  requires detail::tensor<X, 4>
+requires detail::tensor<X, 4>
 auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2), detail::extent(x, 3));
+  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
 }
 template <class X>
-  requires detail::tensor<X, 4>
+requires detail::tensor<X, 4>
 auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2), detail::extent(x, 3));
+  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
 }
 template <class X>
-  requires detail::tensor<X, 4>
+requires detail::tensor<X, 4>
 auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2), detail::extent(x, 3));
+  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
 }
 template <class X>
-  requires detail::tensor<X, 3>
-auto thd(X&& x) {
-  return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2));
-}
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
 
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer returns.
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
 ///
 /// Throws:  std::invalid_argument unless heads is positive and divides the columns
 template <class Matrix>
-  requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
 auto thd(Matrix&& matrix, Index heads) {
   using type = std::remove_cvref_t<Matrix>;
   static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
                 "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
   if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ", matrix.cols(),
-                                                      " columns of the matrix, got ", heads));
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
   auto* data = matrix.data();
   const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{data, 1, matrix.rows(), heads, head_dim,
-                                                          matrix.rows() * row, row, head_dim};
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
 }
 
 }  // namespace ROPE_ABI

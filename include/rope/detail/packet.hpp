@@ -5,18 +5,19 @@
 #include <cmath>  // std::fma
 #include <complex>
 #include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/config.hpp>
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar, so how a
-/// row of channels is cut into packets never shows in the result.
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// so how a row of channels is cut into packets never shows in the result.
 
 #if defined(__GNUC__) && !defined(__clang__)
-// A register type loses its may_alias attribute as a template argument. It is read and written through Eigen's loads
-// and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its own AVX-512 intrinsics
-// for uninitialised variables (GCC bug 105593).
+// A register type loses its may_alias attribute as a template argument. It is read and written through
+// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its
+// own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -48,7 +49,7 @@ inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 
 /// a * b + c, rounded once where packets do so, else twice.
 template <class A>
-  requires std::is_arithmetic_v<A>
+requires std::is_arithmetic_v<A>
 inline A multiply_add(A a, A b, A c) {
 #if ROPE_DETAIL_FUSED
   return std::fma(a, b, c);
@@ -59,7 +60,8 @@ inline A multiply_add(A a, A b, A c) {
 
 namespace packet_search {
 
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is none.
+/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
+/// none.
 template <class P, int n>
 constexpr auto narrow() {
   using half = typename Eigen::internal::unpacket_traits<P>::half;
@@ -73,9 +75,9 @@ constexpr auto narrow() {
 
 template <class T, class P>
 constexpr auto find() {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    return std::type_identity<P>{};
-  // Below eight lanes, and outside x86, Eigen 3.4 has no packet conversion of 16-bit types worth its shuffles.
+  if constexpr (std::is_same_v<T, arithmetic<T>>) return std::type_identity<P>{};
+    // Below eight lanes, and outside x86, Eigen 3.4 has no packet conversion of 16-bit types worth its
+    // shuffles.
 #if defined(EIGEN_VECTORIZE_AVX)
   else if constexpr (lanes<P> >= 8 && bool(Eigen::internal::packet_traits<T>::Vectorizable))
     return narrow<typename Eigen::internal::packet_traits<T>::type, lanes<P>>();
@@ -122,7 +124,8 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
   else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
     return load_halves(from, std::integral_constant<int, lanes<P>>{});
   else
-    return Eigen::internal::pcast<storage_packet<T, P>, P>(Eigen::internal::ploadu<storage_packet<T, P>>(from));
+    return Eigen::internal::pcast<storage_packet<T, P>, P>(
+        Eigen::internal::ploadu<storage_packet<T, P>>(from));
 }
 
 template <class P, class T>
@@ -138,7 +141,16 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 /// Lanes {from[0], from[0], from[1], from[1], ...}.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
-  return Eigen::internal::ploaddup<P>(from);
+#if defined(EIGEN_VECTORIZE_SSE)
+  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    double two_entries;
+    std::memcpy(&two_entries, from, sizeof two_entries);
+    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
+    return P(_mm_unpacklo_ps(entries, entries));
+  } else
+#endif
+    return Eigen::internal::ploaddup<P>(from);
 }
 
 /// Lanes {value, value, ...}.
@@ -162,8 +174,7 @@ EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
 }
 
 template <class P>
-  requires(!std::is_arithmetic_v<P>)
-EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, c);
 }
 
@@ -193,8 +204,9 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet = typename decltype(packet_search::narrow<
-      typename Eigen::internal::packet_traits<std::complex<A>>::type, lanes<P> / 2>())::type;
+  using complex_packet =
+      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
+                                              lanes<P> / 2>())::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TABLE_ROW_HPP
+#define ROPE_DETAIL_TABLE_ROW_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+
+#include <rope/config.hpp>
+#include <rope/phase.hpp>
+
+/// How a row of a table is written, and how the numbers a table is made from are told apart.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Writes m cos and m sin of `pairs` phases, rounded to S.
+template <class S>
+void write_table_row(const phase* phases, Index pairs, double m, S* cos, S* sin) {
+  for (Index i = 0; i < pairs; ++i) {
+    const cos_sin value = cos_sin_of<S>(phases[i]);
+    cos[i] = static_cast<S>(m * value.cos);
+    sin[i] = static_cast<S>(m * value.sin);
+  }
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+inline std::uint64_t mix(std::uint64_t hash, const Eigen::ArrayXXd& values) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
+  for (Index c = 0; c < values.cols(); ++c)
+    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values(r, c)));
+  return hash;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TABLE_ROW_HPP
