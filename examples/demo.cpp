@@ -1,6 +1,10 @@
-// The library at its main job, on a real text: the attention of one Llama 3 layer over the bytes of a file, in one
-// prefill and again token by token, with every claim of the report checked. Usage: rope_demo [text file]
+// The library at its main job, on a real text: the attention of one Llama 3 layer over the bytes of a file,
+// in one prefill and again token by token, with every claim of the report checked. A Hugging Face
+// config.json, such as those in examples/configs, puts another model in its place. Usage: rope_demo [text
+// file [config.json]]
 
+#include <rope/import_hugging_face.hpp>
+#include <rope/model_rope.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>
@@ -8,19 +12,31 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+#if __has_include(<nlohmann/json.hpp>)
+#include <nlohmann/json.hpp>
+#define ROPE_DEMO_HAS_JSON 1
+#else
+#define ROPE_DEMO_HAS_JSON 0
+#endif
 
 namespace {
 
 using rope::Index;
 
-// The shapes of a decoder layer of Llama 3 8B.
-constexpr Index query_heads = 32, key_heads = 8, head_dim = 128;
-constexpr double base = 500000;
+// A decoder layer: that of Llama 3 8B, unless a config says otherwise.
+std::string model_name = "Llama 3 8B";
+Index query_heads = 32, key_heads = 8, head_dim = 128;
+rope::frequencies frequencies(128, 500000);
+rope::pairing layout = rope::pairing::half_split;
+
 constexpr Index most_tokens = 4096;
 constexpr double unit = 0x1p-24;  // half an ulp of 1 in float
 
@@ -31,19 +47,42 @@ void check(bool holds, const char* claim) {
   all_true = all_true && holds;
 }
 
+/// Takes the layer from a config.json; throws if it cannot.
+void read_config([[maybe_unused]] const std::string& path) {
+#if ROPE_DEMO_HAS_JSON
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot be read");
+  const auto model = rope::import_hugging_face(nlohmann::json::parse(file));
+  const rope::layer_group& group = model.groups.front();
+  if (model.key_heads == 0 || model.query_heads % model.key_heads != 0)
+    throw std::runtime_error("num_attention_heads must be a multiple of num_key_value_heads");
+  if (group.first_channel != 0)
+    throw std::runtime_error("this program rotates the first channels of a head only");
+  model_name = model.architecture + (group.layer_type.empty() ? "" : ", " + group.layer_type);
+  query_heads = model.query_heads;
+  key_heads = model.key_heads;
+  head_dim = group.head_dim;
+  frequencies = group.frequencies;
+  layout = group.layout;
+#else
+  throw std::runtime_error("this build has no JSON library");
+#endif
+}
+
 double seconds_of(const auto& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The text as one channel vector per byte and head: equal bytes have equal vectors, so only their positions tell
-/// them apart. Values are uniform in [-1, 1), the same on every machine.
+/// The text as one channel vector per byte and head: equal bytes have equal vectors, so only their positions
+/// tell them apart. Values are uniform in [-1, 1), the same on every machine.
 std::vector<float> embed(const std::string& text, Index heads, std::uint32_t seed) {
   const Index width = heads * head_dim;
   std::mt19937 random(seed);
   std::vector<float> dictionary(static_cast<std::size_t>(256 * width));
-  for (float& channel : dictionary) channel = static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31f;
+  for (float& channel : dictionary)
+    channel = static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31f;
   std::vector<float> channels;
   channels.reserve(text.size() * static_cast<std::size_t>(width));
   for (const char c : text) {
@@ -65,12 +104,12 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   return static_cast<double>(largest);
 }
 
-/// Scores q . k / sqrt(head_dim) of the last query token with every key, all heads, summed in double. Queries are
-/// rotated in one layout, keys in the other one or the same, from position `start` on.
+/// Scores q . k / sqrt(head_dim) of the last query token with every key, all heads, summed in double. Queries
+/// are rotated in one layout, keys in the other one or the same, from position `start` on.
 template <class QueryLayout, class KeyLayout>
 std::vector<float> last_scores(const std::vector<float>& q, const std::vector<float>& k, Index tokens,
                                std::int64_t start) {
-  const rope::frequency_table<float> table(rope::frequencies(head_dim, base), start, start + tokens);
+  const rope::frequency_table<float> table(frequencies, start, start + tokens);
   std::vector<float> rotated_q(q.end() - query_heads * head_dim, q.end()), rotated_k = k;
   const auto query = rope::thd(rotated_q.data(), 1, query_heads, head_dim);
   const auto keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
@@ -88,9 +127,10 @@ std::vector<float> last_scores(const std::vector<float>& q, const std::vector<fl
   return scores;
 }
 
+template <class Layout>
 void report_decoding(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
                      Index tokens) {
-  const rope::frequency_table<float> table(rope::frequencies(head_dim, base), tokens);
+  const rope::frequency_table<float> table(frequencies, tokens);
   const auto queries = rope::thd(q.data(), tokens, query_heads, head_dim);
   const auto keys = rope::thd(k.data(), tokens, key_heads, head_dim);
   const auto values = rope::thd(v.data(), tokens, key_heads, head_dim);
@@ -99,10 +139,11 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   std::printf("\nPrefill and decoding\n  prefill in one call ...");
   std::fflush(stdout);
   const double prefill = seconds_of([&] {
-    rope::attention<rope::half_split>(queries, keys, values, rope::thd(at_once.data(), tokens, query_heads, head_dim),
-                                      table);
+    rope::attention<Layout>(queries, keys, values, rope::thd(at_once.data(), tokens, query_heads, head_dim),
+                            table);
   });
-  const double visible = 4.0 * head_dim * query_heads * static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
+  const double visible = 4.0 * static_cast<double>(head_dim * query_heads) * static_cast<double>(tokens) *
+                         static_cast<double>(tokens) / 2;
   std::printf(" %.2f s, %.0f GFLOP/s\n", prefill, visible / prefill * 1e-9);
 
   rope::kv_cache<float> cache(1, tokens, key_heads, head_dim);
@@ -113,42 +154,49 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   const auto out = rope::thd(one_by_one.data(), tokens, query_heads, head_dim);
   const double decode = seconds_of([&] {
     for (Index t = 0; t < tokens; ++t) {
-      rope::rotate<rope::half_split>(queries.token_range(t, 1), new_query, table, t);
-      rope::rotate<rope::half_split>(keys.token_range(t, 1), new_key, table, t);
+      rope::rotate<Layout>(queries.token_range(t, 1), new_query, table, t);
+      rope::rotate<Layout>(keys.token_range(t, 1), new_key, table, t);
       cache.append(new_key, values.token_range(t, 1));
       rope::attention(new_query, cache.keys(), cache.values(), out.token_range(t, 1));
       if ((t + 1) % 64 == 0 || t + 1 == tokens) {
-        std::printf("\r  token by token through kv_cache ... %3d %%", static_cast<int>(100 * (t + 1) / tokens));
+        std::printf("\r  token by token through kv_cache ... %3d %%",
+                    static_cast<int>(100 * (t + 1) / tokens));
         std::fflush(stdout);
       }
     }
   });
   std::printf(", %.2f s, %.2f ms a token\n", decode, decode / static_cast<double>(tokens) * 1e3);
 
-  // A score is a sum of head_dim products, each at most 1 in magnitude times the rotation's growth of sqrt(2) twice, over
-  // sqrt(head_dim): its rounding error is below head_dim * 2 sqrt(head_dim) u. Both sides have it, a weight changes by
-  // that relative amount, and a weighted mean of values by at most twice that times the largest value.
-  const double bound = 8 * std::pow(static_cast<double>(head_dim), 1.5) * unit * largest_magnitude(v);
+  // A score is a sum of head_dim products, each at most 1 in magnitude times the rotation's growth of sqrt(2)
+  // twice, over sqrt(head_dim): its rounding error is below head_dim * 2 sqrt(head_dim) u. Both sides have
+  // it, a weight changes by that relative amount, and a weighted mean of values by at most twice that times
+  // the largest value. An attention factor m makes scores larger by m^2, and their errors with them.
+  const double growth = frequencies.attention_factor() * frequencies.attention_factor();
+  const double bound =
+      growth * 8 * std::pow(static_cast<double>(head_dim), 1.5) * unit * largest_magnitude(v);
   const double difference = largest_difference(at_once, one_by_one);
   std::printf("  largest difference %.1e, bound %.1e, largest output %.2f\n", difference, bound,
               largest_magnitude(at_once));
   check(difference <= bound, "prefill and token-by-token decoding agree");
-  check(largest_magnitude(at_once) > 1e3 * bound, "the outputs are far larger than the bound");
+  check(largest_magnitude(at_once) > 100 * bound, "the outputs are far larger than the bound");
 }
 
+template <class Right, class Wrong>
 void report_relative_positions(const std::vector<float>& q, const std::vector<float>& k, Index tokens) {
-  using rope::half_split, rope::interleaved;
   constexpr std::int64_t shift = 100000;
-  const auto here = last_scores<half_split, half_split>(q, k, tokens, 0);
-  const auto moved = largest_difference(here, last_scores<half_split, half_split>(q, k, tokens, shift));
-  const auto mixed = largest_difference(last_scores<half_split, interleaved>(q, k, tokens, 0),
-                                        last_scores<half_split, interleaved>(q, k, tokens, shift));
-  const auto wrong = largest_difference(here, last_scores<interleaved, interleaved>(q, k, tokens, 0));
-  // A rotated vector is off by at most 2.75 u of its length (a channel by 2.75 u of its pair), q and k both, in both
-  // scores: 11 u |q| |k| / sqrt(head_dim), and |q|, |k| <= sqrt(head_dim).
-  const double bound = 11 * unit * std::sqrt(static_cast<double>(head_dim));
-  std::printf("\nScores of the last token with every token, all heads (largest %.2f)\n", largest_magnitude(here));
-  std::printf("  every position moved by %d: scores change by %.1e, bound %.1e\n", static_cast<int>(shift), moved, bound);
+  const auto here = last_scores<Right, Right>(q, k, tokens, 0);
+  const auto moved = largest_difference(here, last_scores<Right, Right>(q, k, tokens, shift));
+  const auto mixed = largest_difference(last_scores<Right, Wrong>(q, k, tokens, 0),
+                                        last_scores<Right, Wrong>(q, k, tokens, shift));
+  const auto wrong = largest_difference(here, last_scores<Wrong, Wrong>(q, k, tokens, 0));
+  // A rotated vector is off by at most 2.75 u of its length (a channel by 2.75 u of its pair), q and k both,
+  // in both scores: 11 u |q| |k| / sqrt(head_dim), and |q|, |k| <= sqrt(head_dim).
+  const double growth = frequencies.attention_factor() * frequencies.attention_factor();
+  const double bound = growth * 11 * unit * std::sqrt(static_cast<double>(head_dim));
+  std::printf("\nScores of the last token with every token, all heads (largest %.2f)\n",
+              largest_magnitude(here));
+  std::printf("  every position moved by %d: scores change by %.1e, bound %.1e\n", static_cast<int>(shift),
+              moved, bound);
   std::printf("  the same with q in one layout and k in the other: by %.2f\n", mixed);
   std::printf("  both in the wrong layout: scores differ from the right ones by %.2f\n", wrong);
   check(moved <= bound, "scores depend on relative positions alone");
@@ -157,23 +205,25 @@ void report_relative_positions(const std::vector<float>& q, const std::vector<fl
 }
 
 void report_accuracy() {
-  std::printf("\nLargest error of cos and sin over the %d pairs, against long double\n", static_cast<int>(head_dim / 2));
+  std::printf("\nLargest error of cos and sin over the %d pairs, against long double\n",
+              static_cast<int>(frequencies.pairs()));
   std::printf("  %12s %22s %22s\n", "position", "rope::frequency_table", "usual float32 angles");
-  const rope::frequencies frequencies(head_dim, base);
+  const auto unit_circle = rope::frequencies::custom(frequencies.inv_freq());  // without an attention factor
   bool exact = true;
   double worst_float = 0;
   for (const std::int64_t position : {1000, 10000, 100000, 1000000, 10000000}) {
-    const rope::frequency_table<float> table(frequencies, position, position + 1);
+    const rope::frequency_table<float> table(unit_circle, position, position + 1);
     double ours = 0, usual = 0;
-    for (Index i = 0; i < head_dim / 2; ++i) {
-      const long double angle = static_cast<long double>(position) * static_cast<long double>(frequencies.inv_freq()(i, 0));
+    for (Index i = 0; i < frequencies.pairs(); ++i) {
+      const long double angle =
+          static_cast<long double>(position) * static_cast<long double>(frequencies.inv_freq()(i, 0));
       const long double cos = std::cos(angle), sin = std::sin(angle);
       const auto error = [&](float c, float s) {
-        return static_cast<double>((std::max)(std::abs(static_cast<long double>(c) - cos), std::abs(static_cast<long double>(s) - sin)));
+        return static_cast<double>((std::max)(std::abs(static_cast<long double>(c) - cos),
+                                              std::abs(static_cast<long double>(s) - sin)));
       };
-      const float inv_freq =
-          1.0f / std::pow(static_cast<float>(base), static_cast<float>(2 * i) / static_cast<float>(head_dim));
-      const float float_angle = static_cast<float>(position) * inv_freq;
+      const float float_angle =
+          static_cast<float>(position) * static_cast<float>(frequencies.inv_freq()(i, 0));
       ours = (std::max)(ours, error(table.cos(position)[i], table.sin(position)[i]));
       usual = (std::max)(usual, error(std::cos(float_angle), std::sin(float_angle)));
     }
@@ -186,9 +236,10 @@ void report_accuracy() {
 }
 
 void report_speed() {
-  std::printf("\nSpeed, one thread, (1, 4096, 32, 128) float in place; best of 9 interleaved rounds\n");
   const Index tokens = 4096;
-  const rope::frequency_table<float> table(rope::frequencies(head_dim, base), tokens);
+  std::printf("\nSpeed, one thread, (1, %d, %d, %d) float in place; best of 9 interleaved rounds\n",
+              static_cast<int>(tokens), static_cast<int>(query_heads), static_cast<int>(head_dim));
+  const rope::frequency_table<float> table(frequencies, tokens);
   std::vector<float> x(static_cast<std::size_t>(tokens * query_heads * head_dim), 1.0f);
   const auto view = rope::thd(x.data(), tokens, query_heads, head_dim);
   Eigen::Map<Eigen::ArrayXf> flat(x.data(), static_cast<Index>(x.size()));
@@ -200,8 +251,8 @@ void report_speed() {
   }
   const double bytes = 2.0 * sizeof(float) * static_cast<double>(x.size());
   const auto line = [&](const char* name, double seconds) {
-    std::printf("  %-22s %6.2f ms %7.1f GB/s  %.2f of the scale\n", name, seconds * 1e3, bytes / seconds * 1e-9,
-                scale / seconds);
+    std::printf("  %-22s %6.2f ms %7.1f GB/s  %.2f of the scale\n", name, seconds * 1e3,
+                bytes / seconds * 1e-9, scale / seconds);
   };
   line("x *= a", scale);
   line("rotate<half_split>", half);
@@ -215,20 +266,36 @@ int main(int argc, char** argv) {
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (text.empty()) {
-    std::fprintf(stderr, "rope_demo: cannot read a text from %s\nusage: rope_demo [text file]\n", path.c_str());
+    std::fprintf(stderr,
+                 "rope_demo: cannot read a text from %s\nusage: rope_demo [text file [config.json]]\n",
+                 path.c_str());
     return 2;
+  }
+  if (argc > 2) {
+    try {
+      read_config(argv[2]);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rope_demo: %s: %s\n", argv[2], error.what());
+      return 2;
+    }
   }
   const std::size_t length = text.size();
   if (length > static_cast<std::size_t>(most_tokens)) text.resize(static_cast<std::size_t>(most_tokens));
   const auto tokens = static_cast<Index>(text.size());
-  std::printf("rope %s: %lld of %lld bytes of %s as tokens\n", ROPE_VERSION_STRING, static_cast<long long>(tokens),
-              static_cast<long long>(length), path.c_str());
-  std::printf("one decoder layer: %d query heads, %d key heads, head_dim %d, base %.0f, half_split\n",
-              static_cast<int>(query_heads), static_cast<int>(key_heads), static_cast<int>(head_dim), base);
+  std::printf("rope %s: %lld of %lld bytes of %s as tokens\n", ROPE_VERSION_STRING,
+              static_cast<long long>(tokens), static_cast<long long>(length), path.c_str());
+  std::printf("one decoder layer of %s: %d query heads, %d key heads, head_dim %d, %d rotated, %s\n",
+              model_name.c_str(), static_cast<int>(query_heads), static_cast<int>(key_heads),
+              static_cast<int>(head_dim), static_cast<int>(frequencies.rotary_dim()), rope::name_of(layout));
 
   const auto q = embed(text, query_heads, 1), k = embed(text, key_heads, 2), v = embed(text, key_heads, 3);
-  report_decoding(q, k, v, tokens);
-  report_relative_positions(q, k, tokens);
+  if (layout == rope::pairing::half_split) {
+    report_decoding<rope::half_split>(q, k, v, tokens);
+    report_relative_positions<rope::half_split, rope::interleaved>(q, k, tokens);
+  } else {
+    report_decoding<rope::interleaved>(q, k, v, tokens);
+    report_relative_positions<rope::interleaved, rope::half_split>(q, k, tokens);
+  }
   report_accuracy();
   report_speed();
   std::printf("\n%s\n", all_true ? "Every claim holds." : "A claim FAILED.");

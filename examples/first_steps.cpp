@@ -19,5 +19,6 @@ int main() {
   rope::rotate<rope::half_split>(keys, table);
   rope::attention(queries, keys, values, rope::bshd(out.data(), batch, tokens, heads, head_dim));
 
-  std::printf("first channel of the last token: %.6f\n", static_cast<double>(out[out.size() - heads * head_dim]));
+  std::printf("first channel of the last token: %.6f\n",
+              static_cast<double>(out[out.size() - heads * head_dim]));
 }

@@ -14,6 +14,7 @@
 #include <rope/detail/hugging_face_schedule.hpp>
 #include <rope/detail/json_reader.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/number_rule.hpp>
 #include <rope/model_rope.hpp>
 
 /// The rotary embedding of a model, from its Hugging Face config.json:
@@ -44,8 +45,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 };
 
 struct hugging_face_options {
-  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short sequence: the
-  /// frequencies Hugging Face builds before it sees a token.
+  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short
+  /// sequence: the frequencies Hugging Face builds before it sees a token.
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
   std::optional<pairing> layout = {};
@@ -57,17 +58,17 @@ template <class J>
 class hugging_face_importer {
  public:
   hugging_face_importer(const J& config, const hugging_face_options& options)
-      : options_(options), outer_(config, ""), text_(text_of(config, outer_)) {}
+      : options_(options), outer_(&config, ""), text_(text_of(config, outer_)) {}
 
   model_rope result() {
-    const std::string architecture = architecture_of(outer_, text_);
-    defaults_ = defaults_of(plain_architecture(architecture));
-    layout_ = layout_of(text_, architecture, options_.layout);
-    head_ = head_shape_of(text_, defaults_);
     model_.source = "Hugging Face";
-    model_.architecture = architecture;
+    model_.architecture = architecture_of(outer_, text_);
+    const std::string architecture = plain_architecture(model_.architecture);
+    defaults_ = defaults_of(architecture);
+    layout_ = layout_of(text_, model_.architecture, options_.layout);
+    head_ = head_shape_of(text_, defaults_);
     add_groups();
-    add_layers();
+    add_layers(architecture);
     for (const std::string& key : text_.unasked())
       if (key.starts_with("rope_") || key.starts_with("rotary_") || key.starts_with("mrope_"))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
@@ -75,60 +76,57 @@ class hugging_face_importer {
   }
 
  private:
+  /// A multimodal model describes its language model in a dictionary of its own.
   static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
-    for (const char* key : {"text_config", "llm_config"})
-      if (const J* text = outer.object(key)) return {*text, std::string(key) + "."};
-    return {config, ""};
+    if (const J* text = outer.object("text_config")) return {text, "text_config."};
+    return {&config, ""};
   }
 
   void add_groups() {
-    const char* key = "rope_parameters";
-    const J* given = text_.object(key);
+    const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
-    if (given && old) model_.warnings.push_back("rope_scaling is overruled by rope_parameters");
-    if (!given && old) {
-      given = old;
-      key = "rope_scaling";
-    }
-    const std::string path = text_.path() + key + ".";
+    const std::string path = text_.path() + (given || !old ? "rope_parameters." : "rope_scaling.");
+    if (given && old) warn(text_.path() + "rope_scaling is overruled by rope_parameters");
+    if (!given) given = old;
     if (given && add_nested_groups(*given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    const auto local = first_number({"rope_local_base_freq", "local_rope_theta"});
-    if (!local && (given || defaults_.local_base == 0)) return add_group("", given, path, {});
-    add_group("full_attention", given, path, first_number({"global_rope_theta"}));
-    if (!local) assumed("rope_local_base_freq", defaults_.local_base);
-    add_group("sliding_attention", nullptr, path, local.value_or(defaults_.local_base));
+    auto local = text_.number("rope_local_base_freq", range::above_one);
+    if (!local) local = text_.number("local_rope_theta", range::above_one);
+    if (!local && defaults_.local_base == 0) return add_group("", given, path, {});
+    add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
+    add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
   }
 
   /// rope_parameters with one dictionary per layer type.
   bool add_nested_groups(const J& given, const std::string& path) {
-    json_reader<J> types(given, path);
+    json_reader<J> types(&given, path);
     bool nested = false;
     for (const auto& item : given.items()) {
       if (!item.value().is_object()) continue;
       nested = true;
-      types.find(std::string(item.key()).c_str());
-      add_group(item.key(), &item.value(), path + item.key() + ".", {});
+      const std::string layer_type = item.key();
+      types.find(layer_type.c_str());
+      add_group(layer_type, &item.value(), path + layer_type + ".", {});
     }
     if (nested)
       for (const std::string& key : types.unasked())
-        model_.warnings.push_back(path + key + " is beside the layer types and has no effect");
+        warn(path + key + " lies beside the layer types and has no effect");
     return nested;
   }
 
   void add_group(const std::string& layer_type, const J* given, const std::string& path,
                  std::optional<double> base_of_type) {
-    static const J nothing{};
-    json_reader<J> none(nothing, path);
-    json_reader<J> rope(given ? *given : empty_, path);
-    const std::string type = given ? rope_type_of(rope, model_.warnings) : "default";
+    json_reader<J> rope(given, path);
+    const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, base_of_type);
-    const Index rotary_dim =
-        type == "proportional" ? head_.window : rotary_dim_of(text_, rope, head_, defaults_.partial_rotary_factor);
+    const Index rotary_dim = type == "proportional"
+                                 ? head_.window
+                                 : rotary_dim_of(text_, rope, head_, defaults_.partial_rotary_factor);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
     if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
-      model_.warnings.push_back(path + "rope_type " + type + " depends on the length; made for a short sequence");
+      warn(path + "rope_type " + type +
+           " depends on the length of the sequence; these frequencies are for a short one");
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
                       .head_dim = head_.head_dim,
@@ -139,14 +137,96 @@ class hugging_face_importer {
                       .base = base,
                       .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
-    if (given)
-      for (const std::string& key : rope.unasked())
-        model_.warnings.push_back(path + key + " is not used by rope type " + type);
+    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
     model_.groups.push_back(std::move(group));
   }
+
+  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
+    const auto inside = rope.number("rope_theta", range::above_one);
+    if (inside) {
+      if (beside && *beside != *inside)
+        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+      return *inside;
+    }
+    if (base_of_type) return *base_of_type;
+    const auto ratio = text_.number("rope_ratio", range::positive);
+    return (beside ? *beside : assumed("rope_theta", defaults_.base)) * ratio.value_or(1);
+  }
+
+  double assumed(const std::string& what, double value) {
+    warn(what + " base is not given; assumed " + std::to_string(static_cast<long long>(value)) +
+         ", the default of " + model_.architecture);
+    return value;
+  }
+
+  void add_sections(json_reader<J>& rope, layer_group& group) {
+    const auto sections = rope.numbers("mrope_section", range::whole);
+    const auto alternate = rope.boolean("mrope_interleaved");
+    if (!sections) return;
+    double sum = 0;
+    for (const double pairs : *sections) {
+      sum += pairs;
+      group.mrope_sections.push_back(static_cast<Index>(pairs));
+    }
+    group.mrope_interleaved = alternate.value_or(false);
+    if (static_cast<Index>(sum) != group.frequencies.pairs())
+      rope.refuse("mrope_section", "must add up to the number of pairs, " +
+                                       std::to_string(group.frequencies.pairs()) + ", got " +
+                                       std::to_string(static_cast<Index>(sum)));
+  }
+
+  void add_layers(const std::string& architecture) {
+    const auto layers = text_.index("num_hidden_layers");
+    model_.layers = layer_types_of(text_, defaults_, layers);
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
+    if (architecture == "cohere2")  // only its sliding layers rotate
+      for (std::size_t i = 0; i < model_.layers.size(); ++i)
+        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
+    model_.query_heads = text_.index("num_attention_heads").value_or(0);
+    model_.key_heads = text_.index("num_key_value_heads").value_or(model_.query_heads);
+    model_.max_position = text_.number("max_position_embeddings", range::positive).value_or(0);
+    const auto window = text_.number("sliding_window", range::not_negative),
+               local = text_.number("local_attention", range::positive);
+    if (text_.boolean("use_sliding_window").value_or(true))
+      model_.sliding_window = window.value_or(local.value_or(0));
+  }
+
+  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
+
+  const hugging_face_options& options_;
+  json_reader<J> outer_, text_;
+  architecture_defaults defaults_ = {};
+  pairing layout_ = pairing::half_split;
+  head_shape head_ = {};
+  model_rope model_ = {};
 };
 
 }  // namespace detail
+
+/// Reads both forms of the file: `rope_scaling` beside `rope_theta`, and `rope_parameters`, also with one
+/// dictionary per layer type. Of a multimodal model it reads `text_config`.
+///
+/// The layout is that of the weights Hugging Face distributes for the architecture. What an absent key means
+/// is what the configuration class of transformers fills in; each such assumption is in the warnings, and so
+/// is every key of the rope dictionary that has no effect.
+///
+/// \param config  the file, as a JSON value; parsing is the caller's
+///
+/// Throws:  std::invalid_argument naming the key: a required key that is missing, a value of the wrong type
+/// or outside
+///          its range, an unknown rope type, an architecture whose layout is not known
+/// Source:  Hugging Face transformers, modeling_rope_utils.py
+template <json_like J>
+model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
+  if (!config.is_object())
+    ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
+  detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
+  return detail::hugging_face_importer<J>(config, options).result();
+}
+
 }  // namespace ROPE_ABI
 }  // namespace rope
 

@@ -40,16 +40,18 @@ struct named_number {
 
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels turn:
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// turn:
 ///
 ///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
 struct layer_group {
-  std::string layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  pairing layout;          // of the weights the description came with
+  std::string
+      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  pairing layout;  // of the weights the description came with
   Index head_dim;
   Index first_channel;
   rope::frequencies frequencies;
-  double softmax_multiplier = 1;          // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
 
@@ -69,17 +71,18 @@ struct layer_group {
 
 /// The rotary embedding of a model.
 ///
-/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all alike.
+/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
+/// alike.
 struct model_rope {
   std::string source;        // "Hugging Face" or "GGUF"
   std::string architecture;  // model_type or general.architecture
   std::vector<layer_group> groups;
-  std::vector<std::string> layers = {};          // the layer type of every layer; empty if unknown or all alike
-  std::vector<Index> layers_without_rope = {};   // these layers do not rotate at all, in increasing order
-  Index query_heads = 0, key_heads = 0;          // 0: unknown
-  double max_position = 0;                       // longest context the model declares; 0: unknown
-  double sliding_window = 0;                     // tokens a sliding layer sees; 0: none or unknown
-  std::vector<std::string> warnings = {};        // what was not understood, assumed or renamed
+  std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
+  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
+  Index query_heads = 0, key_heads = 0;         // 0: unknown
+  double max_position = 0;                      // longest context the model declares; 0: unknown
+  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
+  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
 
   /// The group of that layer type, else nullptr. A model of one group has every layer type.
   const layer_group* group(std::string_view layer_type) const {

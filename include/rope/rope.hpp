@@ -6,9 +6,14 @@
 
 #include <rope/attention.hpp>
 #include <rope/config.hpp>
+#include <rope/describe.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/import_gguf.hpp>
+#include <rope/import_hugging_face.hpp>
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
+#include <rope/model_rope.hpp>
+#include <rope/parallel.hpp>
 #include <rope/permute.hpp>
 #include <rope/phase.hpp>
 #include <rope/positions.hpp>

@@ -28,57 +28,49 @@ inline std::string plain_architecture(std::string name) {
   return plain;
 }
 
-template <std::size_t N>
-constexpr bool contains(const std::string_view (&names)[N], std::string_view name) {
-  for (const std::string_view n : names)
-    if (n == name) return true;
-  return false;
+/// Whether `word` is one of `words`, which stand between spaces.
+inline bool listed(std::string_view words, std::string_view word) {
+  return words.find(" " + std::string(word) + " ") != std::string_view::npos;
 }
 
 /// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
 inline std::optional<pairing> hugging_face_layout(std::string_view architecture) {
-  constexpr std::string_view interleaved_names[] = {
-      "chatglm", "codegen", "cohere",     "cohere2", "deepseekv2", "deepseekv3", "deepseekv32", "ernie45",
-      "glm",     "glm4",    "ernie45moe", "gptj",       "llama4",     "kimik2"};
-  constexpr std::string_view half_split_names[] = {
-      "apertus",    "arcee",     "baichuan",   "bitnet",   "dbrx",     "exaone4",         "falcon",
-      "gemma",      "gemma2",    "gemma3",     "gemma3n",  "gemma4",   "glm4moe",         "gptneox",
-      "gptneoxjapanese", "gptoss", "granite",  "granitemoe", "hunyuanv1dense", "hunyuanv1moe", "internlm2",
-      "lfm2",       "llama",     "minicpm",    "minicpm3", "mistral",  "mistral3",        "mixtral",
-      "mllama",     "modernbert", "modernbertdecoder", "nemotron", "olmo", "olmo2",       "olmo3",
-      "olmoe",      "persimmon", "phi",        "phi3",     "phi3v",    "phimoe",          "qwen2",
-      "qwen25vl",   "qwen2moe",  "qwen2vl",    "qwen3",    "qwen35",   "qwen35moe",       "qwen3moe",
-      "qwen3next",  "qwen3vl",   "qwen3vlmoe", "seedoss",  "smollm3",  "stablelm",        "starcoder2"};
-  if (contains(interleaved_names, architecture)) return pairing::interleaved;
-  if (contains(half_split_names, architecture)) return pairing::half_split;
+  constexpr std::string_view interleaved_names =
+      " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
+      "gptj kimik2 llama4 ";
+  constexpr std::string_view half_split_names =
+      " apertus arcee baichuan bitnet dbrx exaone4 falcon gemma gemma2 gemma3 gemma3n gemma4 glm4moe "
+      "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
+      "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
+      "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
+      "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
+  if (listed(interleaved_names, architecture)) return pairing::interleaved;
+  if (listed(half_split_names, architecture)) return pairing::half_split;
   return {};
 }
 
 /// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
 /// Source: llama.cpp, `llama_model_rope_type`
 inline std::optional<pairing> gguf_layout(std::string_view architecture) {
-  constexpr std::string_view norm[] = {
-      "arcee",   "arctic",  "baichuan",   "bailingmoe",   "chameleon",     "chatglm",   "cohere2",  "command-r",
-      "deci",    "deepseek", "deepseek2", "ernie4_5",     "ernie4_5-moe",  "glm4",      "granite",  "granitehybrid",
-      "granitemoe", "internlm2", "llada", "llama",        "llama4",        "minicpm",   "mistral3", "olmo",
-      "plm",     "smollm3", "starcoder",  "xverse"};
-  constexpr std::string_view neox[] = {
-      "apertus",  "bitnet",   "codeshell", "dbrx",       "dots1",         "exaone",       "exaone4",   "falcon",
-      "falcon-h1", "gemma",   "gemma-embedding", "gemma2", "gemma3",      "gemma3n",      "gemma4",    "glm4moe",
-      "gpt-oss",  "gptneox",  "grok",      "hunyuan-dense", "hunyuan-moe", "lfm2",        "minicpm3",  "modern-bert",
-      "nemotron", "nomic-bert", "olmo2",   "olmoe",      "openelm",       "orion",        "phi2",      "phi3",
-      "phimoe",   "plamo",    "qwen",      "qwen2",      "qwen2moe",      "qwen2vl",      "qwen3",     "qwen35",
-      "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl",   "qwen3vlmoe",    "seed_oss",     "smallthinker", "stablelm",
-      "starcoder2"};
-  if (contains(norm, architecture)) return pairing::interleaved;
-  if (contains(neox, architecture)) return pairing::half_split;
+  constexpr std::string_view norm =
+      " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
+      "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
+      "minicpm mistral3 olmo plm smollm3 starcoder xverse ";
+  constexpr std::string_view neox =
+      " apertus bitnet codeshell dbrx dots1 exaone exaone4 falcon falcon-h1 gemma gemma-embedding "
+      "gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
+      "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
+      "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
+      "seed_oss smallthinker stablelm starcoder2 ";
+  if (listed(norm, architecture)) return pairing::interleaved;
+  if (listed(neox, architecture)) return pairing::half_split;
   return {};
 }
 
 /// Whether the M-RoPE axes of a GGUF model alternate (mode IMROPE of ggml).
 inline bool gguf_interleaves_sections(std::string_view architecture) {
-  constexpr std::string_view imrope[] = {"qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"};
-  return contains(imrope, architecture);
+  constexpr std::string_view imrope = " qwen35 qwen35moe qwen3vl qwen3vlmoe ";
+  return listed(imrope, architecture);
 }
 
 /// What the configuration classes of Hugging Face transformers fill in for an absent key. 0: no such default.
@@ -86,8 +78,9 @@ struct architecture_defaults {
   std::string_view architecture;
   double base = 10000, local_base = 0, partial_rotary_factor = 1;
   Index head_dim = 0;
-  Index full_every = 0, full_offset = 0;  // layer i attends fully if i % full_every == full_offset, else it slides
-  Index no_rope_every = 0;                // every so many layers, the last of them does not rotate
+  Index full_every = 0,
+        full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
+  Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
 };
 
 inline architecture_defaults defaults_of(std::string_view architecture) {
@@ -96,7 +89,12 @@ inline architecture_defaults defaults_of(std::string_view architecture) {
       {.architecture = "cohere2", .full_every = 4, .full_offset = 3},
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2", .head_dim = 256},
-      {.architecture = "gemma3", .base = 1e6, .local_base = 1e4, .head_dim = 256, .full_every = 6, .full_offset = 5},
+      {.architecture = "gemma3",
+       .base = 1e6,
+       .local_base = 1e4,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5},
       {.architecture = "glm", .partial_rotary_factor = 0.5},
       {.architecture = "glm4", .partial_rotary_factor = 0.5},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},

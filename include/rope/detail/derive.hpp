@@ -85,7 +85,8 @@ inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) 
 /// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
-  derived result{.frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
+  derived result{
+      .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
   [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
   original.restart(base);
   (record(result.numbers, rules, original), ...);

@@ -10,10 +10,11 @@
 #include <rope/config.hpp>
 #include <rope/detail/architectures.hpp>
 #include <rope/detail/json_reader.hpp>
+#include <rope/detail/number_rule.hpp>
 #include <rope/model_rope.hpp>
 
-/// What a Hugging Face config.json says around its rope dictionary: the architecture, the shape of a head, and which
-/// layer is of which type.
+/// What a Hugging Face config.json says around its rope dictionary: the architecture, the shape of a head,
+/// and which layer is of which type.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -37,22 +38,25 @@ pairing layout_of(json_reader<J>& text, const std::string& architecture, std::op
   if (interleave) return *interleave ? pairing::interleaved : pairing::half_split;
   const auto layout = hugging_face_layout(plain_architecture(architecture));
   if (!layout)
-    text.refuse("model_type", "is not an architecture whose layout is known; name the layout in the options, got " +
-                                  architecture);
+    text.refuse(
+        "model_type",
+        "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
   return *layout;
 }
 
 /// Which channels of a head may rotate at all.
 struct head_shape {
-  Index head_dim, first_channel, window;  // window: channels from first_channel on that a full rotation covers
-  bool latent;                            // the multi-head latent attention of DeepSeek
+  Index head_dim, first_channel,
+      window;   // window: channels from first_channel on that a full rotation covers
+  bool latent;  // the multi-head latent attention of DeepSeek
 };
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
   const auto heads = text.index("num_attention_heads");
-  const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", whole);
+  const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim")) {
+    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
     const Index before = nope ? *nope : *given - *rotated;
@@ -65,8 +69,8 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
     if (*hidden_size % *heads != 0)
-      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " + std::to_string(*hidden_size) +
-                                     " and " + std::to_string(*heads));
+      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
+                                     std::to_string(*hidden_size) + " and " + std::to_string(*heads));
     head_dim = *hidden_size / *heads;
   }
   return {*head_dim, 0, *head_dim, false};
@@ -74,7 +78,8 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
 
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
 template <class J>
-Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head, double default_factor) {
+Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
+                    double default_factor) {
   if (head.latent) return head.window;
   Index rotary_dim = head.window;
   json_reader<J>* reader = &text;
@@ -84,9 +89,10 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
     rotary_dim = *given;
   } else {
     double factor = default_factor;
-    for (const auto& [where, name] : {std::pair{&rope, "partial_rotary_factor"},
-                                      std::pair{&text, "partial_rotary_factor"}, std::pair{&text, "rotary_pct"}})
-      if (const auto value = where->number(name, fraction)) {
+    for (const auto& [where, name] :
+         {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
+          std::pair{&text, "rotary_pct"}})
+      if (const auto value = where->number(name, range::fraction)) {
         factor = *value;
         reader = where;
         key = name;
@@ -98,7 +104,8 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
     reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +
                             std::to_string(rotary_dim));
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    reader->refuse(key, "must give an even, positive number of rotated channels, got " + std::to_string(rotary_dim));
+    reader->refuse(
+        key, "must give an even, positive number of rotated channels, got " + std::to_string(rotary_dim));
   return rotary_dim;
 }
 
@@ -119,7 +126,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
   std::vector<std::string> types;
-  for (Index i = 0; i < *layers; ++i) types.push_back(i % period == full ? "full_attention" : "sliding_attention");
+  for (Index i = 0; i < *layers; ++i)
+    types.push_back(i % period == full ? "full_attention" : "sliding_attention");
   return types;
 }
 
@@ -128,12 +136,12 @@ template <class J>
 std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architecture_defaults& defaults,
                                           std::optional<Index> layers) {
   std::vector<Index> without;
-  const auto given = text.numbers("no_rope_layers", zero_or_one);
+  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
     if (layers && static_cast<Index>(given->size()) != *layers)
-      text.refuse("no_rope_layers", "must have num_hidden_layers values, " + std::to_string(*layers) + ", got " +
-                                        std::to_string(given->size()));
+      text.refuse("no_rope_layers", "must have num_hidden_layers values, " + std::to_string(*layers) +
+                                        ", got " + std::to_string(given->size()));
     for (std::size_t i = 0; i < given->size(); ++i)
       if ((*given)[i] == 0) without.push_back(static_cast<Index>(i));
     return without;

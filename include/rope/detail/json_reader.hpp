@@ -3,7 +3,6 @@
 #define ROPE_DETAIL_JSON_READER_HPP
 
 #include <algorithm>  // std::find
-#include <cmath>      // std::floor
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,45 +10,21 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/frequencies.hpp>
+#include <rope/detail/number_rule.hpp>
 
-/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader knows which
-/// keys nobody asked for.
+/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
+/// knows which keys nobody asked for.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
-struct number_rule {
-  bool (*holds)(double);
-  const char* words;
-};
-
-inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
-inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
-inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
-inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
-inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
-inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
-inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a positive whole number"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a whole number, not negative"};
-
-/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of the key.
-inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
-  if (!is_finite(value) || !rule.holds(value))
-    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
-  return value;
-}
-
 template <class J>
 class json_reader {
  public:
-  /// \param path  what comes before a key in messages: empty, or "rope_scaling."
-  json_reader(const J& object, std::string path) : object_(&object), path_(std::move(path)) {}
+  /// \param object  the dictionary; nullptr is one without keys
+  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
+  json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
 
@@ -57,7 +32,7 @@ class json_reader {
   const J* find(const char* key) {
     if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
     const std::string name = key;
-    if (!object_->contains(name)) return nullptr;
+    if (!object_ || !object_->contains(name)) return nullptr;
     const J& value = object_->at(name);
     return value.is_null() ? nullptr : &value;
   }
@@ -74,7 +49,7 @@ class json_reader {
     return *value;
   }
 
-  std::optional<Index> index(const char* key, const number_rule& rule = count) {
+  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
     const auto value = number(key, rule);
     if (!value) return {};
     return static_cast<Index>(*value);
@@ -129,6 +104,7 @@ class json_reader {
   /// The keys that are there and were never asked for, null ones left out.
   std::vector<std::string> unasked() const {
     std::vector<std::string> keys;
+    if (!object_) return keys;
     for (const auto& item : object_->items())
       if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
         keys.push_back(item.key());

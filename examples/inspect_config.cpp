@@ -1,0 +1,188 @@
+// Prints what a Hugging Face config.json says about rotary embeddings, with every number derived from it, and
+// plots the wavelength of each pair before and after the model's scaling.
+//
+// Usage: rope_inspect_config [config.json [plot.svg [length of the sequence]]]
+
+#include <rope/describe.hpp>
+#include <rope/import_hugging_face.hpp>
+#include <rope/model_rope.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
+
+namespace {
+
+using rope::Index;
+
+constexpr double width = 860, panel_height = 400;  // of the picture and of each group's panel, pixels
+constexpr double left = 80, right = 30, top = 54, bottom = 50;  // margins of a panel
+constexpr const char* before_colour = "#9aa0a6";
+constexpr const char* after_colour = "#1a6fb5";
+constexpr const char* limit_colour = "#c2410c";
+
+/// printf into a string.
+template <class... Values>
+std::string format(const char* pattern, const Values&... values) {
+  char text[512];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+/// Text of a config file, for XML.
+std::string escaped(const std::string& text) {
+  std::string xml;
+  for (const char c : text) xml += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return xml;
+}
+
+std::string label(double x, double y, const std::string& text, const char* anchor = "start",
+                  const char* more = "") {
+  return format("<text x='%.1f' y='%.1f' text-anchor='%s' %s>", x, y, anchor, more) + text + "</text>\n";
+}
+
+std::string line(double x1, double y1, double x2, double y2, const char* style) {
+  return format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' %s/>\n", x1, y1, x2, y2, style);
+}
+
+/// One group of layers: pairs from left to right, wavelengths in tokens on a logarithmic axis.
+class panel {
+ public:
+  panel(const rope::model_rope& model, const rope::layer_group& group, double offset)
+      : pairs_(group.frequencies.pairs()), offset_(offset) {
+    const rope::frequencies original(group.rotary_dim(), group.base);
+    const double context = model.max_position, trained = group.number("original_max_position", 0);
+    const double longest =
+        std::max({rope::census(group).longest_wavelength, rope::census(group).shortest_wavelength,
+                  wavelength(original, pairs_ - 1), context, 10.0});
+    decades_ = std::ceil(std::log10(longest));
+    svg_ += label(left, offset_ + 22, title(model, group), "start", "font-size='16' font-weight='600'");
+    axes();
+    if (trained > 0) limit(trained, format("trained on %.0f tokens", trained), true);
+    if (context > 0 && context != trained)
+      limit(context, format("longest context %.0f", context), context > trained);
+    const bool scaled = rope::census(group).kept < pairs_;
+    if (scaled) curve(original, before_colour);
+    curve(group.frequencies, after_colour);
+    legend(scaled, group);
+  }
+
+  const std::string& svg() const { return svg_; }
+
+ private:
+  static std::string title(const rope::model_rope& model, const rope::layer_group& group) {
+    const std::string name = model.architecture + (group.layer_type.empty() ? "" : ", " + group.layer_type);
+    return escaped(name) + ": " + group.rule +
+           format(", base %.0f, %d pairs", group.base, static_cast<int>(group.frequencies.pairs()));
+  }
+
+  static double wavelength(const rope::frequencies& frequencies, Index pair) {
+    return 2 * std::numbers::pi / frequencies.inv_freq()(pair, 0);
+  }
+
+  double x_of(Index pair) const {
+    const double last = std::max(static_cast<double>(pairs_ - 1), 1.0);
+    return left + (width - left - right) * static_cast<double>(pair) / last;
+  }
+  double y_of(double tokens) const {
+    return offset_ + panel_height - bottom - (panel_height - top - bottom) * std::log10(tokens) / decades_;
+  }
+
+  void axes() {
+    const char* grid = "stroke='#e3e5e8'";
+    for (int decade = 0; decade <= static_cast<int>(decades_); ++decade) {
+      const double y = y_of(std::pow(10, decade));
+      svg_ += line(left, y, width - right, y, grid);
+      svg_ += label(left - 8, y + 4, format("10<tspan dy='-5' font-size='9'>%d</tspan>", decade), "end");
+    }
+    const Index step = std::max<Index>(1, (pairs_ + 7) / 8);
+    for (Index pair = 0; pair < pairs_; pair += step) {
+      svg_ += line(x_of(pair), y_of(1), x_of(pair), y_of(std::pow(10, decades_)), grid);
+      svg_ += label(x_of(pair), y_of(1) + 18, std::to_string(pair), "middle");
+    }
+    svg_ += label((left + width - right) / 2, y_of(1) + 38, "pair", "middle");
+    const double middle = (y_of(1) + y_of(std::pow(10, decades_))) / 2;
+    svg_ += label(0, 0, "tokens per turn", "middle",
+                  format("transform='translate(24 %.1f) rotate(-90)'", middle).c_str());
+  }
+
+  void limit(double tokens, const std::string& text, bool above) {
+    const double y = y_of(tokens);
+    svg_ +=
+        line(left, y, width - right, y, format("stroke='%s' stroke-dasharray='5 4'", limit_colour).c_str());
+    svg_ += label(left + 8, above ? y - 6 : y + 15, text, "start", format("fill='%s'", limit_colour).c_str());
+  }
+
+  void curve(const rope::frequencies& frequencies, const char* colour) {
+    std::string points, dots;
+    for (Index pair = 0; pair < frequencies.pairs(); ++pair) {
+      if (frequencies.inv_freq()(pair, 0) == 0) continue;  // does not turn
+      const double x = x_of(pair), y = y_of(wavelength(frequencies, pair));
+      points += format("%.1f,%.1f ", x, y);
+      dots += format("<circle cx='%.1f' cy='%.1f' r='2.2' fill='%s'/>\n", x, y, colour);
+    }
+    svg_ +=
+        "<polyline points='" + points + "' fill='none' stroke-width='1.5' stroke='" + colour + "'/>\n" + dots;
+  }
+
+  void legend(bool scaled, const rope::layer_group& group) {
+    const double y = offset_ + 42;
+    svg_ += format("<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", left + 5, y - 4, after_colour);
+    svg_ += label(left + 15, y, scaled ? "as the model turns" : "as the model turns (nothing is scaled)");
+    if (!scaled) return;
+    svg_ += format("<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", left + 160, y - 4, before_colour);
+    svg_ += label(left + 170, y, format("by the base %.0f alone", group.base));
+  }
+
+  Index pairs_;
+  double offset_, decades_ = 1;
+  std::string svg_;
+};
+
+std::string plot(const rope::model_rope& model) {
+  const double height = panel_height * static_cast<double>(model.groups.size());
+  std::string svg = format(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f' viewBox='0 0 %.0f %.0f' "
+      "font-family='Helvetica, Arial, sans-serif' font-size='12' fill='#202124'>\n",
+      width, height, width, height);
+  svg += "<rect width='100%' height='100%' fill='white'/>\n";
+  double offset = 0;
+  for (const rope::layer_group& group : model.groups) {
+    svg += panel(model, group, offset).svg();
+    offset += panel_height;
+  }
+  return svg + "</svg>\n";
+}
+
+int fail(const std::string& path, std::string why) {
+  std::replace(why.begin(), why.end(), '\n', ' ');
+  std::fprintf(stderr, "rope_inspect_config: %s: %s\n", path.c_str(), why.c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string config_path = argc > 1 ? argv[1] : ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json";
+  std::ifstream file(config_path);
+  if (!file) return fail(config_path, "cannot be read");
+  try {
+    const double length = argc > 3 ? std::strtod(argv[3], nullptr) : 0;
+    const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.length = length});
+    std::fputs(rope::describe(model).c_str(), stdout);
+    if (argc > 2) {
+      std::ofstream picture(argv[2]);
+      picture << plot(model);
+      if (!picture.flush()) return fail(argv[2], "cannot be written");
+      std::printf("\nwrote %s\n", argv[2]);
+    }
+  } catch (const std::exception& error) {
+    return fail(config_path, error.what());
+  }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GGML_SCALING_HPP
+#define ROPE_DETAIL_GGML_SCALING_HPP
+
+#include <rope/config.hpp>
+#include <rope/detail/derive.hpp>
+#include <rope/frequencies.hpp>
+#include <rope/scaling.hpp>
+
+/// The scalings of ggml that are not quite those of scaling.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+struct weighted_yarn {
+  yarn_scaling yarn;
+  double ext_factor;
+
+  void apply(schedule& schedule) const {
+    const Eigen::Array<long double, Eigen::Dynamic, 1> linear = schedule.inv_freq / yarn.factor;
+    yarn.apply(schedule);
+    if (ext_factor != 1)
+      schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
+  }
+};
+
+inline void record(named_numbers& numbers, const weighted_yarn& rule, const schedule& original) {
+  record(numbers, rule.yarn, original);
+  numbers.push_back({"ext_factor", rule.ext_factor});
+}
+
+/// Linear scaling in the manner of ggml: any positive factor, and a magnitude.
+struct magnified_linear {
+  double factor, magnitude;
+
+  void apply(schedule& schedule) const {
+    schedule.inv_freq /= factor;
+    schedule.attention_factor *= magnitude;
+  }
+};
+
+inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
+  if (rule.factor != 1) numbers.push_back({"factor", rule.factor});
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GGML_SCALING_HPP

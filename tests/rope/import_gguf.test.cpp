@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+#include <rope/import_gguf.hpp>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+#include "support/schedules.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::import_gguf;
+using rope::Index;
+using rope::layer_group;
+using rope::pairing;
+using testing::gguf;
+using testing::has_warning;
+using testing::json;
+using testing::lists;
+using testing::rounds_to;
+
+layer_group only_group(const testing::gguf_file& file, const rope::gguf_options& options = {}) {
+  const auto model = import_gguf(file, options);
+  REQUIRE(model.groups.size() == 1);
+  return model.groups.front();
+}
+
+bool same(const frequencies& a, const frequencies& b) {
+  return a.pairs() == b.pairs() && (a.inv_freq() == b.inv_freq()).all() &&
+         a.attention_factor() == b.attention_factor();
+}
+
+/// Metadata of a small Llama with `more` put in.
+testing::gguf_file small(const json& more = json::object()) {
+  json entries = {{".embedding_length", 512}, {".attention.head_count", 4}, {".context_length", 4096}};
+  entries.update(more);
+  return gguf("llama", entries);
+}
+
+}  // namespace
+
+TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[gguf]") {
+  const auto model = import_gguf(small());
+  const layer_group& group = model.groups.at(0);
+  CHECK(model.source == "GGUF");
+  CHECK(model.architecture == "llama");
+  CHECK(model.max_position == 4096);
+  CHECK(model.query_heads == 4);
+  CHECK(model.key_heads == 4);
+  CHECK(model.warnings.empty());
+  CHECK(group.layer_type.empty());
+  CHECK(group.layout == pairing::interleaved);
+  CHECK(group.head_dim == 128);
+  CHECK(group.first_channel == 0);
+  CHECK(group.rule == "default");
+  CHECK(same(group.frequencies, frequencies(128, 10000)));
+}
+
+TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[gguf]") {
+  const frequencies by_4(128, 10000, rope::linear_scaling{.factor = 4}), original(128, 10000);
+  CHECK(same(only_group(small({{".rope.scaling.factor", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scaling.factor", 0}})).frequencies, original));
+  CHECK(same(only_group(small({{".rope.scale_linear", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scale_linear", 2}, {".rope.scaling.factor", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scaling.type", "none"}, {".rope.scaling.factor", 4}})).frequencies,
+             original));
+  CHECK(same(only_group(small({{".rope.scaling.type", "linear"}, {".rope.scaling.factor", 4}})).frequencies,
+             by_4));
+}
+
+TEST_CASE("the head has its own key, and rotates as far as dimension_count says", "[gguf]") {
+  const auto group = only_group(small({{".attention.key_length", 96}, {".rope.dimension_count", 32}}));
+  CHECK(group.head_dim == 96);
+  CHECK(same(group.frequencies, frequencies(32, 10000)));
+  CHECK(import_gguf(small({{".attention.head_count_kv", {2, 2}}})).key_heads == 2);
+}
+
+TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[gguf]") {
+  json yarn = {{".rope.scaling.type", "yarn"},
+               {".rope.scaling.factor", 4},
+               {".rope.freq_base", 1e6},
+               {".rope.scaling.original_context_length", 32768}};
+  const auto group = only_group(small(yarn));
+  CHECK(same(group.frequencies,
+             frequencies(128, 1e6, rope::yarn_scaling{.factor = 4, .original_max_position = 32768})));
+  CHECK(rounds_to(group.frequencies.attention_factor(), 1.138629436, 10));
+  CHECK(group.number("low", 0) == 23);
+  CHECK(group.number("high", 0) == 40);
+  CHECK(group.softmax_multiplier == 1);
+  yarn[".rope.scaling.attn_factor"] = 0.5;
+  CHECK(rounds_to(only_group(small(yarn)).frequencies.attention_factor(), 1.138629436 / 2, 9));
+  yarn.erase(".rope.scaling.original_context_length");
+  CHECK(only_group(small(yarn)).number("original_max_position", 0) == 4096);
+}
+
+TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[gguf]") {
+  json yarn = {{".rope.scaling.type", "yarn"},
+               {".rope.scaling.factor", 4},
+               {".rope.scaling.original_context_length", 2048},
+               {".rope.scaling.yarn_ext_factor", 0}};
+  CHECK(same(only_group(small(yarn)).frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+  yarn[".rope.scaling.yarn_ext_factor"] = 0.5;
+  const frequencies half = only_group(small(yarn)).frequencies;
+  const frequencies linear(128, 1e4, rope::linear_scaling{.factor = 4});
+  const frequencies full(128, 1e4, rope::yarn_scaling{.factor = 4, .original_max_position = 2048});
+  for (Index i = 0; i < 64; ++i) {
+    const double expected = (linear.inv_freq()(i, 0) + full.inv_freq()(i, 0)) / 2;
+    CHECK(std::abs(half.inv_freq()(i, 0) - expected) <= 4e-16 * expected);
+  }
+}
+
+TEST_CASE("gpt-oss has rounded bounds in GGUF", "[gguf]") {
+  const auto group = only_group(gguf("gpt-oss", {{".attention.key_length", 64},
+                                                 {".rope.freq_base", 150000},
+                                                 {".rope.scaling.type", "yarn"},
+                                                 {".rope.scaling.factor", 32},
+                                                 {".rope.scaling.original_context_length", 4096}}));
+  CHECK(group.number("low", 0) == 8);
+  CHECK(group.number("high", 0) == 18);
+  CHECK(group.layout == pairing::half_split);
+  CHECK(lists(group.frequencies, 9,
+              "0.03162075 0.01945097 0.01179219 0.007015714 0.004069555 0.002277272 0.001206131", 7));
+  CHECK(lists(group.frequencies, 16, "5.809475e-04 2.279478e-04", 7));
+}
+
+TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[gguf]") {
+  const auto deepseek = [](double all_dim) {
+    return only_group(gguf("deepseek2", {{".attention.key_length", 192},
+                                         {".rope.dimension_count", 64},
+                                         {".rope.scaling.type", "yarn"},
+                                         {".rope.scaling.factor", 40},
+                                         {".rope.scaling.original_context_length", 4096},
+                                         {".rope.scaling.yarn_log_multiplier", 0.1 * all_dim}}));
+  };
+  const auto v3 = deepseek(1);
+  CHECK(v3.head_dim == 192);
+  CHECK(v3.first_channel == 128);
+  CHECK(v3.layout == pairing::interleaved);
+  CHECK(std::abs(v3.frequencies.attention_factor() - 1) < 1e-15);
+  CHECK(rounds_to(v3.softmax_multiplier, 1.873854207, 10));
+  CHECK(lists(v3.frequencies, 11, "0.0390069266 0.0268793601 0.0183781462 0.0124479559", 9));
+  CHECK(rounds_to(deepseek(0.707).softmax_multiplier, 1.589626165, 10));
+  // A latent head of 576 channels has a length of its own.
+  CHECK(only_group(gguf("deepseek2", {{".attention.key_length", 576},
+                                      {".attention.key_length_mla", 192},
+                                      {".rope.dimension_count", 64}}))
+            .first_channel == 128);
+}
+
+TEST_CASE("pair factors divide, rope_freqs first and then the list for the length", "[gguf]") {
+  json entries = {{".rope.dimension_count", 4},
+                  {"rope_factors_short.weight", {1, 2}},
+                  {"rope_factors_long.weight", {4, 8}},
+                  {".rope.scaling.original_context_length", 1024},
+                  {".rope.scaling.attn_factor", 1.25}};
+  const auto inv_freq = [&](double length) {
+    const auto f = only_group(small(entries), {.length = length}).frequencies;
+    CHECK(f.attention_factor() == 1.25);
+    return std::vector<double>{f.inv_freq()(0, 0), f.inv_freq()(1, 0)};
+  };
+  CHECK(inv_freq(0) == std::vector<double>{1, 0.005});
+  CHECK(inv_freq(1024) == std::vector<double>{1, 0.005});
+  CHECK(inv_freq(1025) == std::vector<double>{0.25, 0.00125});
+  entries["rope_freqs.weight"] = {1, 10, 99};  // longer than it needs to be
+  CHECK(inv_freq(1025) == std::vector<double>{1, 0.001});
+}
+
+TEST_CASE("sliding layers have a base of their own and no scaling", "[gguf]") {
+  const auto model = import_gguf(gguf("gemma3", {{".attention.key_length", 256},
+                                                 {".rope.freq_base", 1e6},
+                                                 {".rope.scaling.type", "linear"},
+                                                 {".rope.scaling.factor", 8},
+                                                 {".attention.sliding_window", 1024}}));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(same(model.group("full_attention")->frequencies,
+             frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
+  CHECK(same(model.group("sliding_attention")->frequencies, frequencies(256, 1e4)));
+  const auto own = import_gguf(
+      small({{".rope.freq_base", 1e6}, {".rope.freq_base_swa", 2e4}, {".rope.dimension_count_swa", 64}}));
+  CHECK(same(own.group("sliding_attention")->frequencies, frequencies(64, 2e4)));
+}
+
+TEST_CASE("sections come without the zeros that fill them up, and alternate in IMROPE models", "[gguf]") {
+  const json entries = {{".attention.key_length", 128}, {".rope.dimension_sections", {24, 20, 20, 0}}};
+  CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
+  CHECK_FALSE(only_group(gguf("qwen2vl", entries)).mrope_interleaved);
+  CHECK(only_group(gguf("qwen3vl", entries)).mrope_interleaved);
+  CHECK(only_group(gguf("qwen3vl", entries)).layout == pairing::half_split);
+}
+
+TEST_CASE("keys that are not used are reported", "[gguf]") {
+  CHECK(has_warning(import_gguf(small({{".rope.freq_base_per_layer", {1, 2}}})).warnings,
+                    "llama.rope.freq_base_per_layer"));
+  CHECK(has_warning(import_gguf(small({{".attention.compress_rope_freq_base", 1}})).warnings,
+                    "compress_rope_freq_base"));
+}
+
+TEST_CASE("malformed metadata gives its error, by the name of the key", "[gguf]") {
+  struct malformed {
+    testing::gguf_file file;
+    std::vector<const char*> says;
+  };
+  const json yarn = {{".rope.scaling.type", "yarn"}, {".rope.scaling.factor", 4}};
+  const auto with_yarn = [&](json more) {
+    more.update(yarn);
+    return small(more);
+  };
+  for (const auto& [file, says] : std::vector<malformed>{
+           {{json::object()}, {"general.architecture", "missing"}},
+           {gguf("novel", json::object()), {"general.architecture", "novel", "layout"}},
+           {gguf("llama", {{".attention.head_count", 4}}), {"llama.embedding_length", "missing"}},
+           {gguf("llama", {{".embedding_length", 512}}), {"llama.attention.head_count", "missing"}},
+           {small({{".attention.head_count", -1}}), {"llama.attention.head_count", "whole number", "-1"}},
+           {small({{".context_length", 0}}), {"llama.context_length", "positive"}},
+           {small({{".attention.key_length", 0}}), {"llama.attention.key_length", "positive whole number"}},
+           {small({{".rope.dimension_count", 33}}), {"llama.rope.dimension_count", "even", "33"}},
+           {small({{".rope.dimension_count", 256}}), {"llama.rope.dimension_count", "128", "256"}},
+           {small({{".rope.freq_base", 1}}), {"llama.rope.freq_base", "greater than 1"}},
+           {small({{".rope.freq_base", "1e4"}}), {"llama.rope.freq_base", "must be a number"}},
+           {small({{".rope.scaling.type", "dynamic"}}), {"llama.rope.scaling.type", "yarn", "dynamic"}},
+           {small({{".rope.scaling.factor", -2}}), {"llama.rope.scaling.factor", "not be negative"}},
+           {small({{".rope.scaling.attn_factor", 0}}), {"llama.rope.scaling.attn_factor", "positive"}},
+           {with_yarn({{".rope.scaling.yarn_beta_fast", 0}}),
+            {"llama.rope.scaling.yarn_beta_fast", "positive"}},
+           {with_yarn({{".rope.scaling.yarn_log_multiplier", -1}}),
+            {"llama.rope.scaling.yarn_log_multiplier"}},
+           {gguf(
+                "llama",
+                {{".attention.key_length", 64}, {".rope.scaling.type", "yarn"}, {".rope.scaling.factor", 4}}),
+            {"llama.context_length", "missing"}},
+           {small({{"rope_freqs.weight", {1, 2}}}), {"rope_freqs.weight", "64", "2"}},
+           {small({{".rope.dimension_count", 4}, {"rope_freqs.weight", {1, 0}}}),
+            {"rope_freqs.weight", "positive"}},
+           {small({{".rope.dimension_sections", {16, 16}}}),
+            {"llama.rope.dimension_sections", "add up", "64", "32"}},
+       }) {
+    CAPTURE(file.entries.dump());
+    std::string text;
+    try {
+      import_gguf(file);
+    } catch (const std::invalid_argument& error) {
+      text = error.what();
+    }
+    CAPTURE(text);
+    CHECK(text.find("rope::import_gguf: ") == 0);
+    for (const char* part : says) {
+      CAPTURE(part);
+      CHECK(text.find(part) != std::string::npos);
+    }
+  }
+  CHECK(testing::throws_saying<std::invalid_argument>([] { import_gguf(small(), {.length = -1}); }, "length",
+                                                      "-1"));
+  CHECK(only_group(gguf("novel", {{".attention.key_length", 8}}), {.layout = pairing::half_split})
+            .rotary_dim() == 8);
+}
