@@ -7,16 +7,16 @@ function(complain text)
   set(complaints "${complaints}\n  ${text}" PARENT_SCOPE)
 endfunction()
 
-# A header includes only headers of the lines above its own.
+# A public header reaches only headers of the lines above its own, also by way of detail/.
 set(levels
   "version"
   "config"
-  "detail/message detail/packet detail/storage detail/wide_integer layout softmax"
-  "detail/rotate_kernel detail/workspace frequencies parallel permute phase positions view"
-  "detail/attention_kernel scaling table"
-  "axes import rotate"
-  "attention gradient kv_cache xpos"
-  "multi_head_attention"
+  "layout softmax parallel"
+  "frequencies phase positions view"
+  "permute scaling table"
+  "axes rotate scaling_variants model_rope"
+  "attention gradient kv_cache xpos import_hugging_face import_gguf"
+  "describe multi_head_attention"
   "rope")
 set(level 0)
 foreach(line IN LISTS levels)
@@ -49,20 +49,15 @@ foreach(header IN LISTS headers)
     complain("${header} lacks the include guard ${guard}")
   endif()
   string(REPLACE "\n#ifndef ${guard}\n" "" text "${text}")
-  if(text MATCHES "\n[ \t]*(#[ \t]*if[^\n]*)" AND NOT name MATCHES "^(config|detail/.*)$")
+  if(NOT name MATCHES "^(config|detail/.*)$" AND text MATCHES "\n[ \t]*(#[ \t]*if[^\n]*)")
     complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp or detail/")
   endif()
 
-  if(NOT DEFINED level_of_${name})
-    complain("${header} has no level; give it one in tests/house.cmake")
-    continue()
-  endif()
+  set(includes_of_${name} "")
   file(STRINGS ${file} includes REGEX "^#include <rope/")
   foreach(include IN LISTS includes)
     string(REGEX REPLACE "^#include <rope/(.*)[.]hpp>.*" "\\1" included "${include}")
-    if(NOT DEFINED level_of_${included} OR NOT level_of_${included} LESS level_of_${name})
-      complain("${header} includes ${included}.hpp, which is not below it")
-    endif()
+    list(APPEND includes_of_${name} ${included})
   endforeach()
 
   if(NOT name MATCHES "^(detail/.*|rope|version)$")
@@ -77,6 +72,35 @@ foreach(header IN LISTS headers)
       endif()
     endif()
   endif()
+endforeach()
+
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "[.]hpp$" "" name ${header})
+  set(reached "")
+  set(next ${includes_of_${name}})
+  while(next)
+    list(POP_FRONT next included)
+    if(NOT included IN_LIST reached)
+      list(APPEND reached ${included})
+      list(APPEND next ${includes_of_${included}})
+    endif()
+  endwhile()
+  if(name IN_LIST reached)
+    complain("${header} includes itself by way of other headers")
+  endif()
+  if(name MATCHES "^detail/")
+    continue()
+  endif()
+  if(NOT DEFINED level_of_${name})
+    complain("${header} has no level; give it one in tests/house.cmake")
+    continue()
+  endif()
+  list(FILTER reached EXCLUDE REGEX "^detail/")
+  foreach(included IN LISTS reached)
+    if(NOT DEFINED level_of_${included} OR NOT level_of_${included} LESS level_of_${name})
+      complain("${header} reaches ${included}.hpp, which is not below it")
+    endif()
+  endforeach()
 endforeach()
 
 file(GLOB tests RELATIVE ${root}/tests/rope ${root}/tests/rope/*.test.cpp)

@@ -4,8 +4,8 @@
 
 namespace testing {
 
-/// How often this process has asked for heap memory: malloc, calloc, realloc, aligned_alloc, posix_memalign and
-/// memalign, and so every operator new. The counter itself allocates nothing.
+/// How often this process has asked for heap memory: malloc, calloc, realloc, aligned_alloc, posix_memalign
+/// and memalign, and so every operator new. The counter itself allocates nothing.
 long allocations();
 
 /// How many of them `call` makes.

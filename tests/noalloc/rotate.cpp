@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rope.hpp>
 
+#include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "allocations.hpp"
@@ -21,19 +23,71 @@ TEST_CASE("the counter sees every way to the heap") {
   CHECK(allocations_in([&] { data = Eigen::ArrayXf(7).data(); }) == 1);
 }
 
-TEMPLATE_TEST_CASE("rotate and unrotate allocate nothing", "", float, double, Eigen::half, Eigen::bfloat16) {
-  const rope::frequency_table<float> table(rope::frequencies(32), 100);
-  std::vector<TestType> x(2 * 7 * 3 * 40, TestType(1)), y(x.size());
-  const std::vector<int> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7};
+namespace {
+
+/// All that one form of positions can be used for, in both directions, in place and out of place.
+template <class Layout, class T, class S, class P>
+long allocations_of(rope::head_view<T> x, rope::head_view<T> out, const rope::frequency_table<S>& table,
+                    const P& positions) {
+  const rope::head_view<const T> in = x;
+  return allocations_in([&] {
+    rope::rotate<Layout>(x, table, positions);
+    rope::unrotate<Layout>(x, table, positions);
+    rope::rotate<Layout>(in, out, table, positions);
+    rope::unrotate<Layout>(in, out, table, positions);
+    rope::rotate<Layout>(std::pair(x, out), table, positions);
+    rope::unrotate<Layout>(std::pair(x, out), table, positions);
+  });
+}
+
+struct user_layout {
+  static constexpr rope::Index first(rope::Index i, rope::Index pairs) { return pairs + i; }
+  static constexpr rope::Index second(rope::Index i, rope::Index /*pairs*/) { return i; }
+};
+
+template <class T, class S>
+void check_all_forms() {
+  const rope::frequency_table<S> table(rope::frequencies(32), 100);
+  std::vector<T> memory(2 * 7 * 3 * 40, T(1)), other(memory.size());
+  const std::vector<int> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7}, starts = {90, 4};
+  const std::vector<std::int64_t> offsets = {0, 2, 2, 7}, segment_starts = {5, 0, 70};
   const std::span<const int> row_ids(ids), shared_ids(ids.data(), 7);
 
-  for (const auto in : {rope::bshd(x.data(), 2, 7, 3, 40), rope::bhsd(x.data(), 2, 3, 7, 40),
-                        rope::sbhd(x.data(), 7, 2, 3, 40).channels(3, 35)}) {
-    auto out = in;
-    out.data = y.data() + (in.data - x.data());
-    CHECK(allocations_in([&] { rope::rotate<rope::half_split>(in, table, 11); }) == 0);
-    CHECK(allocations_in([&] { rope::rotate<rope::interleaved>(in, table, shared_ids); }) == 0);
-    CHECK(allocations_in([&] { rope::rotate<rope::interleaved>(in, out, table, row_ids); }) == 0);
-    CHECK(allocations_in([&] { rope::unrotate<rope::half_split>(in, out, table); }) == 0);
-  }
+  const auto check = [&]<class Layout>(Layout) {
+    for (const auto x : {rope::bshd(memory.data(), 2, 7, 3, 40), rope::bhsd(memory.data(), 2, 3, 7, 40),
+                         rope::sbhd(memory.data(), 7, 2, 3, 40).channels(3, 35)}) {
+      auto out = x;
+      out.data = other.data() + (x.data - memory.data());
+      CHECK(allocations_of<Layout>(x, out, table, 11) == 0);
+      CHECK(allocations_of<Layout>(x, out, table, shared_ids) == 0);
+      CHECK(allocations_of<Layout>(x, out, table, row_ids) == 0);
+      CHECK(allocations_of<Layout>(x, out, table, rope::row_starts{starts}) == 0);
+      CHECK(allocations_of<Layout>(x, out, table, rope::segments<std::int64_t>{offsets, segment_starts}) ==
+            0);
+    }
+  };
+  check(rope::interleaved{});
+  check(rope::half_split{});
+  check(user_layout{});
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("rotate and unrotate allocate nothing in any form", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  check_all_forms<TestType, float>();
+  check_all_forms<TestType, double>();
+}
+
+TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", "", float, Eigen::bfloat16) {
+  const rope::frequency_table<float> table(rope::frequencies(128), 600);
+  std::vector<TestType> memory(600 * 4 * 128, TestType(1)), other(memory.size());
+  const auto x = rope::bhsd(memory.data(), 1, 4, 600, 128), out = rope::bshd(other.data(), 1, 600, 4, 128);
+  CHECK(allocations_of<rope::half_split>(x, out, table, 0) == 0);
+  CHECK(allocations_of<rope::interleaved>(x, out, table, 0) == 0);
+}
+
+TEST_CASE("views and their windows allocate nothing") {
+  Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> matrix(3, 80);
+  CHECK(allocations_in([&] { rope::thd(matrix, 2).channels(4, 8).head_range(1, 1).token_range(0, 2); }) == 0);
 }

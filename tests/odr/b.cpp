@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT
 #include "odr.hpp"
 
-odr::outcome odr::from_b() { return rotate_here(); }
+odr::outcome odr::from_b() { return run_here(); }

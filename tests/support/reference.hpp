@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_REFERENCE_HPP
 #define ROPE_TESTS_REFERENCE_HPP
 
-/// Rotary embeddings written straight from the paper (Su et al. 2021, arXiv:2104.09864v5) in long double: no table,
-/// no layout type and no other code of the library.
+/// Rotary embeddings written straight from the paper (Su et al. 2021, arXiv:2104.09864v5) in long double: no
+/// table, no layout type and no other code of the library.
 
 #include <array>
 #include <cmath>
@@ -22,8 +22,9 @@ inline long double inv_freq(long double base, long i, long rotary_dim) {
   return std::pow(base, -2.0L * static_cast<long double>(i) / static_cast<long double>(rotary_dim));
 }
 
-/// position * inv_freq [rad], for the double that the library reports. The product is rounded to 64 bits, so up to
-/// |angle| = 2^20 the angle is within 2^-45 rad: 2^-21 of the unit roundoff of float. Not an oracle for double tables.
+/// position * inv_freq [rad], for the double that the library reports. The product is rounded to 64 bits, so
+/// up to |angle| = 2^20 the angle is within 2^-45 rad: 2^-21 of the unit roundoff of float. Not an oracle for
+/// double tables.
 inline long double angle(long double position, double inv_freq) { return position * inv_freq; }
 inline long double cos(long double position, double inv_freq) { return std::cos(angle(position, inv_freq)); }
 inline long double sin(long double position, double inv_freq) { return std::sin(angle(position, inv_freq)); }

@@ -51,16 +51,19 @@ long double error_in_ulp(T got, long double exact) {
   return std::abs(static_cast<long double>(got) - exact) / ulp<T>(exact);
 }
 
-/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-128 turn and cos and sin are
-/// evaluated in double, so what is left is one rounding, 0.5, and the 2^-28 of the evaluation. double: 0.5 of the last
-/// addition, and as much again from the operations before it.
+/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-128 turn and cos and
+/// sin are evaluated in double to 2^-21 ulp of float, so what is left is one rounding, 0.5. double: 0.5 of
+/// the last addition, and as much again from the operations before it.
 template <class S>
 constexpr long double table_entry() {
   return std::is_same_v<S, float> ? 0.501L : 1.05L;
 }
 
-/// A frequency against base^(-2i/d), in ulp of double: the quotient is compensated, which leaves a pow() within 1 ulp
-/// and the rounding of the last fused multiply-add.
+/// cosf and sinf of a C library, in ulp: glibc documents 1, others stay below it.
+constexpr long double libm_float() { return 1; }
+
+/// A frequency against base^(-2i/d), in ulp of double: a power within 1 ulp, the correction of its rounded
+/// exponent and one last rounding.
 constexpr long double inv_freq() { return 2; }
 
 namespace detail {
@@ -80,21 +83,23 @@ long double bound(long double in_u, long double magnitude) {
 }
 }  // namespace detail
 
-/// A rotated channel u c - v s against exact arithmetic, |pair| = sqrt(u^2 + v^2), scaled by the attention_factor.
-/// With |c|, |s| off by u / 2 each (half an ulp of a number in [0.5, 1)):
+/// A rotated channel u c - v s against exact arithmetic, |pair| = sqrt(u^2 + v^2), scaled by the
+/// attention_factor. With |c|, |s| off by u / 2 each (half an ulp of a number in [0.5, 1)):
 ///
 ///     the table    (|u| + |v|) u / 2  <=  0.71 u |pair|
 ///     products     (|u c| + |v s|) u  <=  u |pair|
 ///     the sum                             u |pair|                  together 2.71 u, and terms of u^2
 ///
-/// A double entry may be off by 1.05 ulp instead of 0.5, which would prove no more than 3.5 u; the published bound is
-/// 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an ulp of their own.
+/// A double entry may be off by 1.05 ulp instead of 0.5, which would prove no more than 3.5 u; the published
+/// bound is 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an
+/// ulp of their own.
 template <class T, class S = detail::wide<T>>
 long double rotation_bound(long double pair) {
   return detail::bound<T, S>(is_16_bit<T> ? 3.0L : 2.75L, pair);
 }
 
-/// The norm of a rotated pair: the error above in the 2-norm of both channels, 0.71 u + sqrt(2) u + u = 3.13 u.
+/// The norm of a rotated pair: the error above in the 2-norm of both channels, 0.71 u + sqrt(2) u + u = 3.13
+/// u.
 template <class T, class S = detail::wide<T>>
 long double norm_bound(long double pair) {
   return detail::bound<T, S>(3.2L, pair) * (is_16_bit<T> ? std::sqrt(2.0L) : 1.0L);
@@ -106,13 +111,15 @@ long double inverse_bound(long double pair) {
   return detail::bound<T, S>(6.3L, pair) * (is_16_bit<T> ? 1 + std::sqrt(2.0L) : 1.0L);
 }
 
-/// rotate by a, then by b, against rotate by a + b, per channel: three rotations of 3.13 u each in the 2-norm.
+/// rotate by a, then by b, against rotate by a + b, per channel: three rotations of 3.13 u each in the
+/// 2-norm.
 template <class T, class S = detail::wide<T>>
 long double group_bound(long double pair) {
   return detail::bound<T, S>(9.4L, pair) * (is_16_bit<T> ? 2 + std::sqrt(2.0L) : 1.0L);
 }
 
-/// <R(m) q, R(n) k> against <R(m - n) q, k>, both sums taken exactly: three rotations again, by Cauchy-Schwarz.
+/// <R(m) q, R(n) k> against <R(m - n) q, k>, both sums taken exactly: three rotations again, by
+/// Cauchy-Schwarz.
 template <class T, class S = detail::wide<T>>
 long double score_bound(long double q_norm, long double k_norm) {
   static_assert(!is_16_bit<T>, "score_bound: stated for float and double");

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*attention: q, k, v and out have the same channel type
+
+#include <rope/rope.hpp>
+
+#ifdef SHOULD_FAIL
+using key = Eigen::half;
+#else
+using key = const float;
+#endif
+
+void test(rope::head_view<float> q, rope::head_view<key> k, rope::head_view<const float> v,
+          rope::head_view<float> out) {
+  rope::attention(q, k, v, out);
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*thd: the matrix must be row-major
+
+#include <rope/rope.hpp>
+
+#ifdef SHOULD_FAIL
+constexpr int order = Eigen::ColMajor;
+#else
+constexpr int order = Eigen::RowMajor;
+#endif
+
+auto test(Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, order>& x) { return rope::thd(x, 4); }

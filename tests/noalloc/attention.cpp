@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rope.hpp>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "allocations.hpp"
+#include "support/catch.hpp"
+
+using testing::allocations_in;
+
+namespace {
+
+/// One call of attention on buffers of its own, [1, queries, 8, head_dim] against [1, keys, 2, head_dim].
+template <class T>
+class layer {
+ public:
+  layer(rope::Index queries, rope::Index keys, rope::Index head_dim)
+      : q_(static_cast<std::size_t>(queries * 8 * head_dim), T(1)),
+        k_(static_cast<std::size_t>(keys * 2 * head_dim), T(1)),
+        out_(q_.size()),
+        q(rope::bshd(q_.data(), 1, queries, 8, head_dim)),
+        k(rope::bshd(k_.data(), 1, keys, 2, head_dim)),
+        out(rope::bshd(out_.data(), 1, queries, 8, head_dim)),
+        table(rope::frequencies(head_dim), keys) {}
+
+  long attend(const rope::attention_options& options = {}) {
+    return allocations_in([&] { rope::attention(q, k, k, out, options); });
+  }
+  template <class Layout>
+  long rotate_and_attend() {
+    return allocations_in([&] { rope::attention<Layout>(q, k, k, out, table); });
+  }
+
+ private:
+  std::vector<T> q_, k_, out_;
+
+ public:
+  rope::head_view<T> q, k, out;
+  rope::frequency_table<float> table;
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  const rope::Index head_dim = GENERATE(64, 128);
+  layer<TestType> prefill(130, 130, head_dim), chunk(17, 200, head_dim), decode(1, 200, head_dim);
+  for (layer<TestType>* one : {&prefill, &chunk, &decode}) {
+    one->attend();
+    one->template rotate_and_attend<rope::half_split>();
+    one->template rotate_and_attend<rope::interleaved>();
+  }
+  for (layer<TestType>* one : {&prefill, &chunk, &decode}) {
+    CHECK(one->attend() == 0);
+    CHECK(one->attend({.causal = false, .window = 30, .softcap = 20}) == 0);
+    CHECK(one->template rotate_and_attend<rope::half_split>() == 0);
+    CHECK(one->template rotate_and_attend<rope::interleaved>() == 0);
+  }
+}
+
+TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothing either", "", float,
+                   double) {
+  const auto [heads, head_dim] =
+      GENERATE(std::pair<rope::Index, rope::Index>{4, 256}, std::pair<rope::Index, rope::Index>{96, 128});
+  const auto count = static_cast<std::size_t>(70 * heads * head_dim);
+  std::vector<TestType> q(count, TestType(1)), k(static_cast<std::size_t>(70 * head_dim), TestType(1)),
+      out(count);
+  const auto keys = rope::thd(k.data(), 70, 1, head_dim);
+  const auto attend = [&, heads = heads, head_dim = head_dim] {
+    rope::attention(rope::thd(q.data(), 70, heads, head_dim), keys, keys,
+                    rope::thd(out.data(), 70, heads, head_dim));
+  };
+  attend();
+  CHECK(allocations_in(attend) == 0);
+}
+
+TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it") {
+  long first = 0, second = 0, smaller = 0;
+  std::thread([&] {
+    layer<float> large(70, 70, 64), small(3, 70, 32);
+    first = large.rotate_and_attend<rope::half_split>();
+    second = large.rotate_and_attend<rope::half_split>();
+    smaller = small.rotate_and_attend<rope::half_split>();
+  }).join();
+  CHECK(first > 0);
+  CHECK(second == 0);
+  CHECK(smaller == 0);
+}
+
+TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "", float, Eigen::half) {
+  std::vector<TestType> x(20 * 2 * 64, TestType(1)), q(8 * 64, TestType(1)), out(q.size());
+  const auto tokens = rope::thd(x.data(), 20, 2, 64);
+  std::vector<rope::kv_cache<TestType>> cache;
+  cache.reserve(1);
+  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 2);
+  const auto decode = [&] {
+    cache[0].clear();
+    cache[0].append(tokens, tokens);
+    cache[0].truncate(11);
+    cache[0].append(tokens.token_range(3, 1), tokens.token_range(3, 1));
+    rope::attention(rope::thd(q.data(), 1, 8, 64), cache[0].keys(), cache[0].values(),
+                    rope::thd(out.data(), 1, 8, 64));
+  };
+  decode();
+  CHECK(allocations_in(decode) == 0);
+}

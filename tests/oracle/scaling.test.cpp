@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT
+#include <rope/scaling.hpp>
+
+#include <mpfr.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <rope/frequencies.hpp>
+#include <rope/scaling_variants.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+/// Every scaling against its published formula in 256-bit arithmetic. Of the library only inv_freq and
+/// attention_factor are read back.
+///
+/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+
+namespace {
+
+using rope::frequencies;
+using rope::Index;
+
+/// A number of 256 bits.
+class number {
+ public:
+  number(double x = 0) {
+    mpfr_init2(value_, 256);
+    mpfr_set_d(value_, x, MPFR_RNDN);
+  }
+  number(const number& other) : number() { mpfr_set(value_, other.value_, MPFR_RNDN); }
+  number& operator=(const number& other) {
+    mpfr_set(value_, other.value_, MPFR_RNDN);
+    return *this;
+  }
+  ~number() { mpfr_clear(value_); }
+
+  mpfr_ptr out() { return value_; }
+  mpfr_srcptr in() const { return value_; }
+  friend bool operator<(const number& a, const number& b) { return mpfr_less_p(a.value_, b.value_) != 0; }
+  friend bool operator==(const number& a, const number& b) { return mpfr_equal_p(a.value_, b.value_) != 0; }
+
+ private:
+  mpfr_t value_;
+};
+
+number of(int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t), const number& a) {
+  number result;
+  function(result.out(), a.in(), MPFR_RNDN);
+  return result;
+}
+number of(int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t), const number& a, const number& b) {
+  number result;
+  function(result.out(), a.in(), b.in(), MPFR_RNDN);
+  return result;
+}
+number operator+(const number& a, const number& b) { return of(mpfr_add, a, b); }
+number operator-(const number& a, const number& b) { return of(mpfr_sub, a, b); }
+number operator*(const number& a, const number& b) { return of(mpfr_mul, a, b); }
+number operator/(const number& a, const number& b) { return of(mpfr_div, a, b); }
+number pow(const number& a, const number& b) { return of(mpfr_pow, a, b); }
+number ln(const number& a) { return of(mpfr_log, a); }
+number pi() {
+  number result;
+  mpfr_const_pi(result.out(), MPFR_RNDN);
+  return result;
+}
+number count(Index i) { return number(static_cast<double>(i)); }
+number clamped(const number& x, const number& low, const number& high) {
+  return x < low ? low : high < x ? high : x;
+}
+
+/// The largest error in ulp of double of pairs [0, pairs) against `formula(i)`; an exact zero must be met.
+double worst_error(const frequencies& got, const std::function<number(Index)>& formula) {
+  double worst = 0;
+  for (Index i = 0; i < got.pairs(); ++i) {
+    const number exact = formula(i), difference = number(got.inv_freq()(i, 0)) - exact;
+    if (mpfr_zero_p(difference.in()) != 0) continue;
+    if (mpfr_zero_p(exact.in()) != 0) return 1e30;
+    number ulps;
+    mpfr_mul_2si(ulps.out(), difference.in(), 53 - mpfr_get_exp(exact.in()), MPFR_RNDN);
+    worst = (std::max)(worst, std::abs(mpfr_get_d(ulps.in(), MPFR_RNDN)));
+  }
+  return worst;
+}
+
+double error_in_ulp(double got, const number& exact) {
+  return worst_error(frequencies::custom(Eigen::Array<double, 1, 1>(got)), [&](Index) { return exact; });
+}
+
+/// An attention_factor, in ulp: one of the logarithm, 0.1, its two products and the sum are four roundings of
+/// numbers below the sum, the quotient of two such is twice that and its own, and a square root halves what
+/// it is given.
+constexpr double magnitude = 5;
+
+const auto two_ulp = static_cast<double>(tolerance::inv_freq());
+
+constexpr std::uint64_t parameter_seed = 21;
+
+struct parameters {
+  Index dim;
+  double base;
+};
+
+/// The dimensions and bases of released models, and some in between.
+std::vector<parameters> all_parameters() {
+  std::vector<parameters> result;
+  for (const Index dim : {6, 64, 80, 96, 128, 192, 256})
+    for (const double base : {1e4, 1.5e5, 5e5, 1e6, 1e7}) result.push_back({dim, base});
+  testing::random random(parameter_seed);
+  for (int sample = 0; sample < 20; ++sample)
+    result.push_back({2 * random.integer(2, 200), 1e4 * (1 + 1000 * random.unit())});
+  return result;
+}
+
+/// b^(-2 i / d)
+number power(const number& base, Index i, Index dim) {
+  return pow(base, number(0) - count(2 * i) / count(dim));
+}
+/// b s^(d / (d - 2))
+number stretched(const number& base, const number& s, Index dim) {
+  return base * pow(s, count(dim) / count(dim - 2));
+}
+/// c(r) = d ln(L0 / (2 pi r)) / (2 ln b)
+number pair_of(double rotations, const parameters& p, double length) {
+  return count(p.dim) * ln(number(length) / (number(2) * pi() * number(rotations))) /
+         (number(2) * ln(number(p.base)));
+}
+/// clamp((i - low) / (high - low), 0, 1) between the pairs of two rotations, kept in [0, d - 1], +0.001 if
+/// equal.
+number ramp(Index i, double fast, double slow, const parameters& p, double length, bool truncate) {
+  number low = pair_of(fast, p, length), high = pair_of(slow, p, length);
+  if (truncate) low = of(mpfr_rint_floor, low), high = of(mpfr_rint_ceil, high);
+  low = low < number(0) ? number(0) : low;
+  high = count(p.dim - 1) < high ? count(p.dim - 1) : high;
+  if (low == high) high = high + number(1) / number(1000);
+  return clamped((count(i) - low) / (high - low), number(0), number(1));
+}
+number g(double s, double k) {
+  return s <= 1 ? number(1) : number(k) * ln(number(s)) / number(10) + number(1);
+}
+
+}  // namespace
+
+TEST_CASE("linear, NTK and dynamic NTK schedules are their formulas to 2 ulp", "[oracle]") {
+  for (const parameters& p : all_parameters())
+    for (const double s : {1.0, 1.1, 2.0, 7.5, 40.0, 1000.0}) {
+      CAPTURE(parameter_seed, p.dim, p.base, s);
+      CHECK(worst_error({p.dim, p.base, rope::linear_scaling{s}},
+                        [&](Index i) { return power(p.base, i, p.dim) / s; }) <= two_ulp);
+      CHECK(worst_error({p.dim, p.base, rope::ntk_scaling{s}},
+                        [&](Index i) { return power(stretched(p.base, s, p.dim), i, p.dim); }) <= two_ulp);
+      CHECK(worst_error({p.dim, p.base, rope::alpha_scaling{s}},
+                        [&](Index i) { return power(stretched(p.base, s, p.dim), i, p.dim); }) <= two_ulp);
+      for (const double length : {0.0, 2048.0, 2049.0, 16384.0, 1e6}) {
+        const number longer = (std::max)(length, 2048.0),
+                     bracket = number(s) * longer / number(2048) - (number(s) - number(1));
+        CHECK(worst_error({p.dim, p.base, rope::dynamic_ntk_scaling{s, 2048, length}}, [&](Index i) {
+                return power(stretched(p.base, bracket, p.dim), i, p.dim);
+              }) <= two_ulp);
+      }
+    }
+}
+
+TEST_CASE("the ntk rule of vLLM is its formula to 2 ulp", "[oracle]") {
+  for (const parameters& p : all_parameters())
+    for (const double s : {1.0, 1.1, 4.0, 40.0, 1000.0}) {
+      CAPTURE(parameter_seed, p.dim, p.base, s);
+      CHECK(worst_error({p.dim, p.base, rope::mixed_ntk_scaling{s}}, [&](Index i) {
+              return power(number(p.base) * number(s), i, p.dim) / pow(s, number(2) / count(p.dim));
+            }) <= two_ulp);
+      for (const double mixed : {0.1, 0.625, 1.0, 3.0})
+        CHECK(worst_error({p.dim, p.base, rope::mixed_ntk_scaling{s, mixed}}, [&](Index i) {
+                const number a = ln(s) / pow(count(p.dim / 2), mixed);
+                return power(p.base, i, p.dim) / of(mpfr_exp, a * pow(count(i + 1), mixed));
+              }) <= two_ulp);
+    }
+}
+
+TEST_CASE("YaRN schedules and magnitudes are their formulas", "[oracle]") {
+  for (const parameters& p : all_parameters())
+    for (const double length : {2048.0, 4096.0, 32768.0})
+      for (const auto& [s, fast, slow, truncate] :
+           {std::tuple(1.0, 32.0, 1.0, true), std::tuple(4.0, 32.0, 1.0, true),
+            std::tuple(4.0, 32.0, 1.0, false), std::tuple(40.0, 16.0, 0.5, true),
+            std::tuple(32.0, 3.7, 3.7, false), std::tuple(1.3, 24.0, 1.25, false)}) {
+        CAPTURE(parameter_seed, p.dim, p.base, length, s, fast, slow, truncate);
+        const frequencies f(p.dim, p.base,
+                            rope::yarn_scaling{.factor = s,
+                                               .original_max_position = length,
+                                               .beta_fast = fast,
+                                               .beta_slow = slow,
+                                               .truncate = truncate});
+        CHECK(worst_error(f, [&, s = s, fast = fast, slow = slow, truncate = truncate](Index i) {
+                const number share = ramp(i, fast, slow, p, length, truncate);
+                return power(p.base, i, p.dim) * (number(1) - share + share / s);
+              }) <= two_ulp);
+        CHECK(error_in_ulp(f.attention_factor(), g(s, 1)) <= magnitude);
+      }
+  for (const double s : {1.5, 4.0, 40.0, 1000.0})
+    for (const double k : {0.1, 0.707, 1.0, 2.5})
+      for (const double all : {0.25, 0.707, 1.0}) {
+        const rope::yarn_scaling rule = {
+            .factor = s, .original_max_position = 4096, .mscale = k, .mscale_all_dim = all};
+        CHECK(error_in_ulp(frequencies(64, 1e4, rule).attention_factor(), g(s, k) / g(s, all)) <=
+              2 * magnitude + 0.5);
+        CHECK(error_in_ulp(rope::yarn_softmax_multiplier(rule), g(s, all) * g(s, all)) <=
+              2 * magnitude + 0.5);
+      }
+}
+
+TEST_CASE("NTK-by-parts schedules are their formula to 2 ulp", "[oracle]") {
+  for (const parameters& p : all_parameters())
+    for (const double s : {1.0, 1.7, 4.0, 32.0})
+      for (const auto& [ntk, extrapolation] :
+           {std::pair(1.0, 1.0), std::pair(0.0, 1.0), std::pair(1.0, 0.0), std::pair(0.3, 0.7)}) {
+        CAPTURE(parameter_seed, p.dim, p.base, s, ntk, extrapolation);
+        CHECK(worst_error({p.dim, p.base, rope::ntk_by_parts_scaling{s, 2048, ntk, extrapolation}},
+                          [&, ntk = ntk, extrapolation = extrapolation](Index i) {
+                            const number one(1), original = power(p.base, i, p.dim);
+                            const number m1 = (one - ramp(i, 1.25, 0.75, p, 2048, true)) * number(ntk);
+                            const number m2 = (one - ramp(i, 16, 2, p, 2048, true)) * number(extrapolation);
+                            const number f = original / number(s) * (one - m1) +
+                                             power(stretched(p.base, s, p.dim), i, p.dim) * m1;
+                            return f * (one - m2) + original * m2;
+                          }) <= two_ulp);
+      }
+}
+
+TEST_CASE("Llama 3 schedules are their formula to 2 ulp", "[oracle]") {
+  for (const parameters& p : all_parameters())
+    for (const auto& [s, low, high, length] :
+         {std::tuple(8.0, 1.0, 4.0, 8192.0), std::tuple(32.0, 1.0, 4.0, 8192.0),
+          std::tuple(1.0, 1.0, 4.0, 8192.0), std::tuple(10.0, 0.3, 17.0, 2048.0),
+          std::tuple(16.0, 1.0, 1.0, 8192.0)}) {
+      CAPTURE(parameter_seed, p.dim, p.base, s, low, high, length);
+      CHECK(worst_error({p.dim, p.base, rope::llama3_scaling{s, low, high, length}},
+                        [&, s = s, low = low, high = high, length = length](Index i) {
+                          const number f = power(p.base, i, p.dim), wavelength = number(2) * pi() / f;
+                          if (number(length) / number(low) < wavelength) return f / number(s);
+                          if (wavelength < number(length) / number(high) || low == high) return f;
+                          const number z =
+                              (number(length) / wavelength - number(low)) / (number(high) - number(low));
+                          return (number(1) - z) * f / number(s) + z * f;
+                        }) <= two_ulp);
+    }
+}
+
+TEST_CASE("LongRoPE and per-pair divisors are their formula to 2 ulp", "[oracle]") {
+  const std::uint64_t seed = 22;
+  testing::random random(seed);
+  for (const parameters& p : all_parameters()) {
+    CAPTURE(parameter_seed, seed, p.dim, p.base);
+    std::vector<double> a, b;
+    for (Index i = 0; i < p.dim / 2; ++i)
+      a.push_back(1 + 3 * random.unit()), b.push_back(1 + 63 * random.unit());
+    const auto divided = [&](const std::vector<double>& list) {
+      return [&](Index i) { return power(p.base, i, p.dim) / number(list[static_cast<std::size_t>(i)]); };
+    };
+    for (const double length : {4096.0, 4097.0}) {
+      const frequencies f(p.dim, p.base, rope::longrope_scaling{a, b, 4096, 131072, length, {}, {}});
+      CHECK(worst_error(f, divided(length > 4096 ? b : a)) <= two_ulp);
+      CHECK(error_in_ulp(f.attention_factor(), of(mpfr_sqrt, number(1) + ln(32) / ln(4096))) <= magnitude);
+    }
+    CHECK(worst_error({p.dim, p.base, rope::pair_factor_scaling{b}}, divided(b)) <= two_ulp);
+  }
+}
+
+TEST_CASE("proportional, resonance and clipped schedules are their formulas to 2 ulp", "[oracle]") {
+  for (const parameters& p : all_parameters()) {
+    CAPTURE(parameter_seed, p.dim, p.base);
+    for (const double part : {0.25, 0.3, 0.5, 1.0})
+      CHECK(worst_error({p.dim, p.base, rope::proportional_scaling{part, 3}}, [&](Index i) {
+              return static_cast<double>(i) < std::floor(part * static_cast<double>(p.dim) / 2)
+                         ? power(p.base, i, p.dim) / number(3)
+                         : number(0);
+            }) <= two_ulp);
+    CHECK(worst_error({p.dim, p.base, rope::resonance_scaling{}}, [&](Index i) {
+            const number turn = number(2) * pi();
+            return turn / of(mpfr_rint, turn / power(p.base, i, p.dim));
+          }) <= two_ulp);
+    for (const Index low_count : {2, 3, 20, 100}) {
+      const Index pairs = p.dim / 2, n = (std::min)(low_count, pairs);
+      CHECK(worst_error({p.dim, p.base, rope::clipped_scaling{low_count}}, [&](Index i) {
+              const Index j = i - (pairs - n);
+              const number f = power(p.base, i, p.dim);
+              if (j < 0) return f;
+              return j == n - 1 ? number(0)
+                                : f * (number(1) + of(mpfr_cos, pi() * count(j) / count(n - 1))) / number(2);
+            }) <= two_ulp);
+    }
+  }
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT
+#include <rope/table.hpp>
+
+#include <mpfr.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+/// The library against 256-bit arithmetic. Of the library only inv_freq and the finished entries are read
+/// back.
+///
+/// This file is also compiled with -Ofast: it holds no NaN and no infinity, and asks MPFR whether a number is
+/// one.
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::Index;
+using rope::phase;
+
+constexpr std::int64_t reach = std::int64_t{1} << 31;
+
+/// A number of 256 bits.
+class real {
+ public:
+  real() { mpfr_init2(value_, 256); }
+  explicit real(double x) : real() { mpfr_set_d(value_, x, MPFR_RNDN); }
+  explicit real(std::int64_t x) : real() { mpfr_set_si(value_, x, MPFR_RNDN); }
+  real(const real& other) : real() { mpfr_set(value_, other.value_, MPFR_RNDN); }
+  real& operator=(const real&) = delete;
+  ~real() { mpfr_clear(value_); }
+
+  mpfr_ptr get() { return value_; }
+  mpfr_srcptr get() const { return value_; }
+
+  friend real operator+(const real& a, const real& b) { return made(mpfr_add, a, b); }
+  friend real operator-(const real& a, const real& b) { return made(mpfr_sub, a, b); }
+  friend real operator*(const real& a, const real& b) { return made(mpfr_mul, a, b); }
+  friend real operator/(const real& a, const real& b) { return made(mpfr_div, a, b); }
+
+ private:
+  static real made(int (*operation)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t), const real& a,
+                   const real& b) {
+    real result;
+    operation(result.value_, a.value_, b.value_, MPFR_RNDN);
+    return result;
+  }
+  mpfr_t value_;
+};
+
+real two_pi() {
+  real pi;
+  mpfr_const_pi(pi.get(), MPFR_RNDN);
+  return pi * real(2.0);
+}
+
+real fraction_of_a_turn(phase p) {
+  real turn;
+  mpfr_set_ui(turn.get(), p.turn.hi, MPFR_RNDN);
+  mpfr_mul_2ui(turn.get(), turn.get(), 64, MPFR_RNDN);
+  mpfr_add_ui(turn.get(), turn.get(), p.turn.lo, MPFR_RNDN);
+  mpfr_div_2ui(turn.get(), turn.get(), 128, MPFR_RNDN);
+  return turn;
+}
+static_assert(sizeof(unsigned long) >= sizeof(std::uint64_t), "mpfr_set_ui must take 64 bits");
+
+/// |got - exact| in units of the last place of the exact value in S; far above any bound if got is not a
+/// number.
+template <class S>
+double error_in_ulp(double got, const real& exact) {
+  constexpr double unbounded = 1e30;
+  const real difference = real(got) - exact;
+  if (mpfr_number_p(difference.get()) == 0) return unbounded;
+  if (mpfr_zero_p(exact.get()) != 0) return mpfr_zero_p(difference.get()) != 0 ? 0 : unbounded;
+  real ulps;
+  mpfr_mul_2si(ulps.get(), difference.get(), tolerance::format<S>::digits - mpfr_get_exp(exact.get()),
+               MPFR_RNDN);
+  return std::abs(mpfr_get_d(ulps.get(), MPFR_RNDN));
+}
+
+/// cos and sin of an angle.
+struct exact_pair {
+  real cos, sin;
+  explicit exact_pair(const real& angle) { mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN); }
+};
+
+/// The largest errors seen, in ulp of the type they are named for.
+struct worst_errors {
+  double of_float = 0, of_double = 0;
+
+  template <class S>
+  void include(const frequency_table<S>& table, std::int64_t position, Index i, const exact_pair& exact) {
+    const auto error = std::max(error_in_ulp<S>(static_cast<double>(table.cos(position)[i]), exact.cos),
+                                error_in_ulp<S>(static_cast<double>(table.sin(position)[i]), exact.sin));
+    double& worst = std::is_same_v<S, float> ? of_float : of_double;
+    worst = std::max(worst, error);
+  }
+  void check() const {
+    REQUIRE(of_float <= static_cast<double>(tolerance::table_entry<float>()));
+    REQUIRE(of_double <= static_cast<double>(tolerance::table_entry<double>()));
+  }
+};
+
+/// Every pair of both tables at `position`.
+worst_errors errors_at(const frequencies& schedule, std::int64_t position) {
+  const frequency_table<float> floats(schedule, position, position + 1);
+  const frequency_table<double> doubles(schedule, position, position + 1);
+  worst_errors worst;
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+    worst.include(floats, position, i, exact);
+    worst.include(doubles, position, i, exact);
+  }
+  return worst;
+}
+
+void check_positions(const frequencies& schedule, const std::vector<std::int64_t>& positions) {
+  for (const std::int64_t magnitude : positions)
+    for (const std::int64_t position : {magnitude, -magnitude}) {
+      CAPTURE(position);
+      errors_at(schedule, position).check();
+    }
+}
+
+/// Positions up to 2^31 at which position * inv_freq comes closest to a multiple of pi / 4: the denominators
+/// of the continued fraction of inv_freq / (pi / 4), which are its best rational approximations. At an even
+/// multiple the cosine or the sine almost vanishes; at an odd one two octants meet.
+std::vector<std::int64_t> positions_near_eighths(double inv_freq) {
+  std::vector<std::int64_t> denominators;
+  const real x = real(inv_freq) * real(8.0) / two_pi();
+  real rest = x, next, whole;
+  for (std::int64_t before = 1, now = 0;;) {
+    mpfr_modf(whole.get(), next.get(), rest.get(), MPFR_RNDN);
+    // The first quotient is followed by the denominator 1, whatever it is.
+    const bool first = denominators.empty();
+    if (!first && mpfr_cmp_si(whole.get(), reach) > 0) break;
+    const std::int64_t denominator = first ? 1 : mpfr_get_si(whole.get(), MPFR_RNDN) * now + before;
+    if (denominator > reach) break;
+    denominators.push_back(denominator);
+    before = first ? 0 : now;
+    now = denominator;
+    if (mpfr_zero_p(next.get()) != 0) break;
+    mpfr_ui_div(rest.get(), 1, next.get(), MPFR_RNDN);
+  }
+  return denominators;
+}
+
+}  // namespace
+
+TEST_CASE("table entries are correctly rounded at the positions where others fail", "[oracle]") {
+  std::vector<std::int64_t> positions = {0,      255,     1857,     2047,     2049,     4095,
+                                         8191,   15962,   32767,    65504,    65535,    131071,
+                                         262143, 1048575, 16777214, 16777218, reach - 1};
+  for (int k = 0; k <= 31; ++k)
+    for (std::int64_t offset = -1; offset <= 1; ++offset)
+      positions.push_back(std::min((std::int64_t{1} << k) + offset, reach));
+  for (const Index rotary_dim : {2, 6, 80, 128})
+    for (const double base : {1e2, 1e4, 5e5, 1e6, 1e9}) {
+      CAPTURE(rotary_dim, base);
+      check_positions(frequencies(rotary_dim, base), positions);
+    }
+}
+
+TEST_CASE("table entries are correctly rounded at every magnitude of position", "[oracle]") {
+  const std::uint64_t seed = 11;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (const Index rotary_dim : {96, 128, 192})
+    for (const double base : {1e2, 1e4, 1.5e5, 1e6, 1e9}) {
+      CAPTURE(rotary_dim, base);
+      std::vector<std::int64_t> positions;
+      for (int k = 1; k <= 30; ++k)
+        for (int sample = 0; sample < 4; ++sample)
+          positions.push_back(random.integer(std::int64_t{1} << k, std::int64_t{2} << k));
+      check_positions(frequencies(rotary_dim, base), positions);
+    }
+}
+
+TEST_CASE("table entries are correctly rounded where a cosine or sine almost vanishes", "[oracle]") {
+  double smallest_entry = 1;
+  for (const double base : {1e2, 1e4, 5e5, 1e6, 1e9}) {
+    const frequencies schedule(128, base);
+    for (Index i = 0; i < schedule.pairs(); ++i) {
+      const double inv_freq = schedule.inv_freq()(i, 0);
+      const frequencies single = frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq));
+      for (const std::int64_t position : positions_near_eighths(inv_freq)) {
+        CAPTURE(base, i, position);
+        for (const std::int64_t multiple : {position, -2 * position, 3 * position})
+          if (std::abs(multiple) <= reach) errors_at(single, multiple).check();
+        const frequency_table<double> row(single, position, position + 1);
+        for (const double entry : {row.cos(position)[0], row.sin(position)[0]})
+          smallest_entry = std::min(smallest_entry, std::abs(entry));
+      }
+    }
+  }
+  // The last denominator q below 2^31 leaves |q x - p| < 2^-31 of an eighth turn.
+  CHECK(smallest_entry < 0x1p-31);
+}
+
+TEST_CASE("table entries are correctly rounded in long ranges too", "[oracle]") {
+  const frequencies schedule(128, 1e4);
+  for (const std::int64_t first : {std::int64_t{-1500}, reach - 1499}) {
+    const std::int64_t last = first + 3000 > reach ? reach + 1 : first + 3000;
+    const frequency_table<float> floats(schedule, first, last);
+    const frequency_table<double> doubles(schedule, first, last);
+    worst_errors worst;
+    for (std::int64_t position = first; position < last; ++position)
+      for (Index i = 0; i < schedule.pairs(); ++i) {
+        const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        worst.include(floats, position, i, exact);
+        worst.include(doubles, position, i, exact);
+      }
+    CAPTURE(first);
+    worst.check();
+  }
+}
+
+TEST_CASE("entries of real coordinates on two axes are correctly rounded", "[oracle]") {
+  const std::uint64_t seed = 12;
+  CAPTURE(seed);
+  testing::random random(seed);
+  Eigen::ArrayXXd inv_freq(24, 2);
+  for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = random.scaled(-30, 6);
+  inv_freq(5, 1) = 0;
+  const frequencies schedule = frequencies::custom(inv_freq);
+  Eigen::ArrayXXd coordinates(500, 2);
+  for (Index i = 0; i < coordinates.size(); ++i) coordinates(i) = random.scaled(-10, 30);
+  coordinates.row(0) << 0x1p53, -0x1p53;
+  coordinates.row(1) << 0.5, 0;
+  coordinates.row(2) << 0x1.fffffffffffffp52, 0x1p-20;
+  const frequency_table<float> floats(schedule, coordinates);
+  const frequency_table<double> doubles(schedule, coordinates);
+  worst_errors worst;
+  for (Index r = 0; r < coordinates.rows(); ++r)
+    for (Index i = 0; i < schedule.pairs(); ++i) {
+      const exact_pair exact(real(coordinates(r, 0)) * real(schedule.inv_freq()(i, 0)) +
+                             real(coordinates(r, 1)) * real(schedule.inv_freq()(i, 1)));
+      worst.include(floats, r, i, exact);
+      worst.include(doubles, r, i, exact);
+    }
+  worst.check();
+}
+
+TEST_CASE("an attention_factor costs one rounding", "[oracle]") {
+  const frequencies plain(128, 1e4);
+  for (const double factor : {0.1, 1.0693147180559945, 1.2302585092994046, 1.9999999999999998}) {
+    const frequencies schedule = frequencies::custom(plain.inv_freq(), factor);
+    const frequency_table<float> floats(schedule, 16777000, 16777300);
+    const frequency_table<double> doubles(schedule, 16777000, 16777300);
+    worst_errors worst;
+    for (std::int64_t position = floats.first(); position < floats.last(); ++position)
+      for (Index i = 0; i < schedule.pairs(); ++i) {
+        exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        mpfr_mul_d(exact.cos.get(), exact.cos.get(), factor, MPFR_RNDN);
+        mpfr_mul_d(exact.sin.get(), exact.sin.get(), factor, MPFR_RNDN);
+        worst.include(floats, position, i, exact);
+        worst.include(doubles, position, i, exact);
+      }
+    CAPTURE(factor);
+    CHECK(worst.of_float <= static_cast<double>(tolerance::table_entry<float>()));
+    // An ulp before the product can be two after it, and the product is rounded.
+    CHECK(worst.of_double <= 2 * static_cast<double>(tolerance::table_entry<double>()) + 0.5);
+  }
+}
+
+TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
+  const std::uint64_t seed = 13;
+  CAPTURE(seed);
+  testing::random random(seed);
+  const auto worst_of = [](Index rotary_dim, double base) {
+    const frequencies schedule(rotary_dim, base);
+    double worst = 0;
+    for (Index i = 0; i < schedule.pairs(); ++i) {
+      const real exponent =
+          real(static_cast<std::int64_t>(-2 * i)) / real(static_cast<std::int64_t>(rotary_dim));
+      real power;
+      mpfr_pow(power.get(), real(base).get(), exponent.get(), MPFR_RNDN);
+      worst = std::max(worst, error_in_ulp<double>(schedule.inv_freq()(i, 0), power));
+    }
+    return worst;
+  };
+  for (const Index rotary_dim : {2, 6, 80, 96, 128, 192, 1024})
+    for (const double base : {1e2, 1e4, 1.5e5, 5e5, 1e6, 1e7, 1e9}) {
+      CAPTURE(rotary_dim, base);
+      CHECK(worst_of(rotary_dim, base) <= static_cast<double>(tolerance::inv_freq()));
+    }
+  for (int sample = 0; sample < 100; ++sample) {
+    const Index rotary_dim = 2 * random.integer(1, 300);
+    const double base = std::pow(10, 2 + 7 * random.unit());
+    CAPTURE(rotary_dim, base);
+    REQUIRE(worst_of(rotary_dim, base) <= static_cast<double>(tolerance::inv_freq()));
+  }
+}
+
+TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-128 turn", "[oracle]") {
+  const real turn = two_pi();
+  // Half a unit of 2^-128 turn, and the 2^-256 that 1 / (2 pi) is cut off at, times a product below 2^117.
+  const double bound = 0.5 + 0x1p-11;
+  const std::uint64_t seed = 14;
+  CAPTURE(seed);
+  testing::random random(seed);
+  const auto check = [&](double inv_freq, double coordinate) {
+    CAPTURE(inv_freq, coordinate);
+    real difference =
+        real(inv_freq) * real(coordinate) / turn - fraction_of_a_turn(rope::phase_of(inv_freq, coordinate));
+    real whole;
+    mpfr_round(whole.get(), difference.get());
+    mpfr_sub(difference.get(), difference.get(), whole.get(), MPFR_RNDN);
+    mpfr_mul_2ui(difference.get(), difference.get(), 128, MPFR_RNDN);
+    REQUIRE(std::abs(mpfr_get_d(difference.get(), MPFR_RNDN)) <= bound);
+  };
+  for (int sample = 0; sample < 20000; ++sample) check(random.scaled(-140, 63), random.scaled(-60, 52));
+  for (const double inv_freq :
+       {0x1.fffffffffffffp63, 1.0, 0.1, 1e-9, 1e-30, 0x1p-126, 0x1p-127, 0x1p-140, 1e-300})
+    for (const double coordinate :
+         {1.0, -1.0, 0.5, 0x1p31, 0x1p53, 0x1.fffffffffffffp52, 0x1p-40, 0x1p-1000}) {
+      check(inv_freq, coordinate);
+      check(-inv_freq, coordinate);
+    }
+}
+
+TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
+  const real unit = two_pi();
+  // The first term that the series of the sine leaves out, x^15 / 15! at pi / 4, is below 2^-21 ulp of float;
+  // here in ulp of the double that carries the value.
+  const double before_rounding = 0x1p-21 * 0x1p29;
+  const std::uint64_t seed = 15;
+  CAPTURE(seed);
+  testing::random random(seed);
+  double of_float = 0, of_double = 0;
+  const auto include = [&](phase p, bool for_float) {
+    const exact_pair exact(fraction_of_a_turn(p) * unit);
+    const rope::cos_sin wide = rope::cos_sin_of<double>(p), narrow = rope::cos_sin_of<float>(p);
+    of_double = std::max(
+        {of_double, error_in_ulp<double>(wide.cos, exact.cos), error_in_ulp<double>(wide.sin, exact.sin)});
+    if (for_float)
+      of_float = std::max({of_float, error_in_ulp<double>(narrow.cos, exact.cos),
+                           error_in_ulp<double>(narrow.sin, exact.sin)});
+  };
+  constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
+  for (int sample = 0; sample < 60000; ++sample) {
+    include({{random.bits(), random.bits()}}, true);
+    // Close to a multiple of an eighth, at a distance of any magnitude down to the 2^-60 turn that float
+    // needs ...
+    const phase centre = {{random.bits() / eighth * eighth, 0}};
+    const std::uint64_t offset = random.bits();
+    const phase near = {{offset >> random.integer(3, 58), random.bits()}};
+    include(centre + near, near.turn.hi >= 16);
+    include(centre + -near, near.turn.hi >= 16);
+    // ... and down to 2^-128 turn for double.
+    const phase tiny = {{0, (random.bits() >> random.integer(0, 63)) | 1}};
+    include(centre + tiny, false);
+    include(centre + -tiny, false);
+  }
+  CHECK(of_float <= before_rounding);
+  CHECK(of_double <= static_cast<double>(tolerance::table_entry<double>()));
+}

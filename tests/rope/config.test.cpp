@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include <rope/config.hpp>
+
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the index type is Eigen's, signed and as wide as a pointer", "[config]") {
+  STATIC_REQUIRE(std::is_same_v<rope::Index, Eigen::Index>);
+  STATIC_REQUIRE(std::is_signed_v<rope::Index>);
+  STATIC_REQUIRE(sizeof(rope::Index) == sizeof(void*));
+}
+
+TEST_CASE("the version is written once, as text and as numbers", "[config]") {
+  CHECK(std::string(ROPE_VERSION_STRING) ==
+        TEXT(ROPE_VERSION_MAJOR) "." TEXT(ROPE_VERSION_MINOR) "." TEXT(ROPE_VERSION_PATCH));
+}
+
+// Whether two translation units with different flags really do not mix is tested by linking them, in
+// tests/odr.
+TEST_CASE("the inline namespace names the version and how the code was compiled", "[config]") {
+  STATIC_REQUIRE(std::is_same_v<rope::Index, rope::ROPE_ABI::Index>);
+  const std::string abi = TEXT(ROPE_ABI);
+  CAPTURE(abi);
+  CHECK(abi.rfind("v" TEXT(ROPE_VERSION_MAJOR) "_", 0) == 0);
+#if defined(__AVX512F__)
+  CHECK(contains(abi, "_avx512"));
+#elif defined(__AVX2__)
+  CHECK(contains(abi, "_avx2_"));
+#elif defined(__x86_64__) && !defined(__SSE3__)
+  CHECK(contains(abi, "_baseline_"));
+#endif
+#if defined(__x86_64__)
+#if defined(__FMA__)
+  CHECK(contains(abi, "_fma_"));
+#else
+  CHECK(contains(abi, "_nofma_"));
+#endif
+#endif
+#if defined(__F16C__)
+  CHECK(contains(abi, "_f16c_"));
+#else
+  CHECK(contains(abi, "_nof16c_"));
+#endif
+#if defined(__FAST_MATH__)
+  CHECK(contains(abi, "_fast"));
+#else
+  CHECK(contains(abi, "_ieee"));
+#endif
+}
+
+TEST_CASE("bad input is thrown as the named type, also from an if without braces", "[config]") {
+  const auto check = [](bool bad) {
+    if (bad)
+      ROPE_THROW(std::out_of_range, std::string("the rule, got ") + "7");
+    else
+      return 1;
+    return 2;
+  };
+  CHECK(testing::throws_saying<std::out_of_range>([&] { check(true); }, "the rule, got 7"));
+  CHECK(check(false) == 1);
+}
+
+TEST_CASE("an assertion that holds does nothing", "[config]") {
+  int evaluations = 0;
+  const auto holds = [&evaluations] { return ++evaluations > 0; };
+  ROPE_ASSERT(holds());
+  CHECK(evaluations <= 1);
+  CHECK(holds());
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_ATTENTION_REFERENCE_HPP
+#define ROPE_TESTS_ATTENTION_REFERENCE_HPP
+
+/// Attention straight from its definition, in long double loops without tiles, running maxima or views, and
+/// how far arithmetic in a narrower type may be from it. Shares no code with the library.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "support/tolerance.hpp"
+
+namespace reference {
+
+/// Numbers [batch, tokens, heads, dim].
+struct tensor {
+  long batch, tokens, heads, dim;
+  std::vector<double> values;
+
+  tensor(long b, long t, long h, long d, double value = 0)
+      : batch(b), tokens(t), heads(h), dim(d), values(static_cast<std::size_t>(b * t * h * d), value) {}
+  double& operator()(long b, long t, long h, long d) { return values[index(b, t, h, d)]; }
+  double operator()(long b, long t, long h, long d) const { return values[index(b, t, h, d)]; }
+
+  double largest() const {
+    double result = 0;
+    for (const double value : values) result = (std::max)(result, std::abs(value));
+    return result;
+  }
+
+ private:
+  std::size_t index(long b, long t, long h, long d) const {
+    return static_cast<std::size_t>(((b * tokens + t) * heads + h) * dim + d);
+  }
+};
+
+struct attention_rule {
+  double scale = 0;  // 0: 1 / sqrt(dim)
+  bool causal = true;
+  long window = 0;  // 0: unlimited
+  double softcap = 0;
+};
+
+/// Whether query i sees key j: the last query is at the position of the last key.
+inline bool sees(long i, long j, long queries, long keys, const attention_rule& rule) {
+  const long behind = (i - (queries - 1)) - (j - (keys - 1));
+  if (rule.causal && behind < 0) return false;
+  return rule.window == 0 || std::abs(behind) < rule.window;
+}
+
+inline long double scale_of(long dim, const attention_rule& rule) {
+  return rule.scale != 0 || dim == 0 ? static_cast<long double>(rule.scale)
+                                     : 1 / std::sqrt(static_cast<long double>(dim));
+}
+
+inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule) {
+  tensor out(q.batch, q.tokens, q.heads, v.dim);
+  std::vector<long double> scores(static_cast<std::size_t>(k.tokens)), sums(static_cast<std::size_t>(v.dim));
+  for (long b = 0; b < q.batch; ++b)
+    for (long h = 0; h < q.heads; ++h)
+      for (long i = 0; i < q.tokens; ++i) {
+        const long kv = h / (q.heads / k.heads);
+        long double largest = -std::numeric_limits<long double>::max();
+        for (long j = 0; j < k.tokens; ++j) {
+          if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
+          long double score = 0;
+          for (long d = 0; d < q.dim; ++d) score += static_cast<long double>(q(b, i, h, d)) * k(b, j, kv, d);
+          score *= scale_of(q.dim, rule);
+          if (rule.softcap > 0) score = rule.softcap * std::tanh(score / rule.softcap);
+          scores[static_cast<std::size_t>(j)] = score;
+          largest = (std::max)(largest, score);
+        }
+        long double sum = 0;
+        std::fill(sums.begin(), sums.end(), 0.0L);
+        for (long j = 0; j < k.tokens; ++j) {
+          if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
+          const long double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+          sum += weight;
+          for (long d = 0; d < v.dim; ++d) sums[static_cast<std::size_t>(d)] += weight * v(b, j, kv, d);
+        }
+        if (sum > 0)
+          for (long d = 0; d < v.dim; ++d)
+            out(b, i, h, d) = static_cast<double>(sums[static_cast<std::size_t>(d)] / sum);
+      }
+  return out;
+}
+
+/// How far a channel of attention may be from exact arithmetic before it is rounded to its storage type, when
+/// scores, weights and sums have unit roundoff u. With S = |scale| * dim * max|q| * max|k|, which no score
+/// exceeds, and n keys:
+///
+/// - A score is off by (dim + 2) u S: the scale, the scaled query, dim products and their sum in any order.
+/// - A softcap adds 19 u S: the cap, a division, a product, and tanh, where Eigen's is off by up to 7 ulp of
+///   float (measured: 6.2 SSE, 4.9 AVX, 7.0 with -Ofast), that is 14 u, and 16 u are allowed.
+/// - A weight, relative to itself, is off by 4 u S + 5 u (n + 1). It is a product of exp of differences of
+///   scores, which add up to 2 S at most; each difference costs its rounding and the range reduction of exp.
+///   Besides, each of at most n + 1 exps is off by 4 u (measured over x in [-87, 0]: 2.3 u SSE and AVX,
+///   2 u + u |x| / 30 AVX-512, 2 u + u |x| with -Ofast), and followed by one product.
+/// - The sums are off by n u each, and the division by 4 u where it is a reciprocal (-Ofast).
+///
+/// A relative error e of every weight moves a weighted mean by at most 2 e max|v|. Weights that underflow may
+/// be anything below the smallest normal number. Terms of second order are covered by 1 %.
+template <class A>
+double attention_bound(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule) {
+  const auto u = static_cast<double>(tolerance::unit_roundoff<A>());
+  const auto dim = static_cast<double>(q.dim), n = static_cast<double>(k.tokens);
+  const double largest_score =
+      std::abs(static_cast<double>(scale_of(q.dim, rule))) * dim * q.largest() * k.largest();
+  const double score = (dim + 2 + (rule.softcap > 0 ? 19 : 0)) * largest_score;
+  const double weight = 4 * largest_score + 5 * (n + 1);
+  return v.largest() * (1.01 * u * (2 * (score + weight) + 2 * n + 4) +
+                        n * static_cast<double>(std::numeric_limits<A>::min()));
+}
+
+/// The largest |got - exact| as a multiple of what is allowed: `bound` before, and half an ulp for each of
+/// the `roundings` to T. Infinite where got is not a number.
+template <class T>
+double worst_error(const tensor& got, const tensor& exact, double bound, int roundings = 1) {
+  double worst = 0;
+  for (std::size_t i = 0; i < exact.values.size(); ++i) {
+    const double error = std::abs(got.values.at(i) - exact.values[i]);
+    const auto rounding =
+        static_cast<double>(tolerance::ulp<T>(std::abs(exact.values[i]) + bound) / 2) * roundings;
+    const double relative = error / (bound + rounding);
+    worst = relative <= worst ? worst : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
+
+}  // namespace reference
+
+#endif  // ROPE_TESTS_ATTENTION_REFERENCE_HPP

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_HEADS_HPP
+#define ROPE_TESTS_HEADS_HPP
+
+/// Heads to rotate: random channels, bitwise comparisons, and the error of a whole view against the
+/// reference.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <rope/layout.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "support/random.hpp"
+#include "support/reference.hpp"
+#include "support/tolerance.hpp"
+
+namespace testing {
+
+using rope::Index;
+
+/// A channel type with a table type.
+template <class T, class S>
+struct types {
+  using channel = T;
+  using entry = S;
+};
+
+/// Every channel type with the table type its arithmetic is done in: where packets are used.
+using native_types = std::tuple<types<float, float>, types<double, double>, types<Eigen::half, float>,
+                                types<Eigen::bfloat16, float>>;
+using all_types = std::tuple<types<float, float>, types<double, double>, types<Eigen::half, float>,
+                             types<Eigen::bfloat16, float>, types<float, double>, types<double, float>,
+                             types<Eigen::half, double>, types<Eigen::bfloat16, double>>;
+
+/// Calls `check` with each of the two layouts of the library.
+template <class Check>
+void for_each_layout(Check check) {
+  check(rope::interleaved{});
+  check(rope::half_split{});
+}
+
+template <class Layout>
+inline constexpr const char* name_of =
+    std::is_same_v<Layout, rope::interleaved> ? "interleaved" : "half_split";
+
+/// The pairs of a layout under a name the library does not know, so that it rotates them one at a time.
+template <class Layout>
+struct scalar_twin {
+  static constexpr Index first(Index i, Index pairs) { return Layout::first(i, pairs); }
+  static constexpr Index second(Index i, Index pairs) { return Layout::second(i, pairs); }
+};
+
+/// Channels between 2^-7 and 4 in magnitude.
+template <class T>
+std::vector<T> random_channels(Index count, std::uint32_t seed) {
+  random numbers(seed);
+  std::vector<T> x(static_cast<std::size_t>(count));
+  for (T& value : x) value = static_cast<T>(numbers.scaled(-7, 1));
+  return x;
+}
+
+/// Fills with NaN of both signs and many payloads, most of them signalling: arithmetic and conversions change
+/// their bits, copies do not.
+template <class T>
+void fill_with_nan(std::vector<T>& x) {
+  const T infinity = Eigen::NumTraits<T>::infinity();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    unsigned char bytes[sizeof(T)];
+    std::memcpy(bytes, &infinity, sizeof(T));
+    bytes[0] =
+        static_cast<unsigned char>(bytes[0] | (1 + i % 63));  // little-endian: the end of the significand
+    bytes[sizeof(T) - 1] = static_cast<unsigned char>(bytes[sizeof(T) - 1] | (i % 2 << 7));
+    std::memcpy(static_cast<void*>(&x[i]), bytes, sizeof(T));
+  }
+}
+
+template <class T>
+bool same_bits(const T* a, const T* b, Index count) {
+  return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
+}
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
+}
+
+/// Calls `visit(b, t, h)` for every head.
+template <class T, class Visit>
+void for_each_head(const rope::head_view<T>& x, Visit visit) {
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
+}
+
+/// Whether two views of one shape hold the same bits, wherever they are.
+template <class T, class U>
+bool same_heads(const rope::head_view<T>& a, const rope::head_view<U>& b) {
+  bool same = a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.head_dim == b.head_dim;
+  if (same)
+    for_each_head(a, [&](Index i, Index t, Index h) {
+      same = same && same_bits<std::remove_const_t<T>>(a.at(i, t, h), b.at(i, t, h), a.head_dim);
+    });
+  return same;
+}
+
+/// Copies the heads of `from` to `to`, of the same shape.
+template <class T, class U>
+void copy_heads(const rope::head_view<T>& from, const rope::head_view<U>& to) {
+  for_each_head(
+      from, [&](Index b, Index t, Index h) { std::copy_n(from.at(b, t, h), from.head_dim, to.at(b, t, h)); });
+}
+
+/// A block of memory full of NaN in which a test places heads, so that every element a call must not touch,
+/// or must not read, is seen.
+template <class T>
+struct guarded_memory {
+  std::vector<T> now, before;
+
+  explicit guarded_memory(Index count) : now(static_cast<std::size_t>(count)) {
+    fill_with_nan(now);
+    before = now;
+  }
+  T* data() { return now.data(); }
+
+  /// Gives the heads of `x`, a view of this memory, random channels, and remembers them.
+  void fill(const rope::head_view<T>& x, std::uint32_t seed) {
+    const std::vector<T> source = random_channels<T>(x.size(), seed);
+    copy_heads(rope::bshd(source.data(), x.batch, x.tokens, x.heads, x.head_dim), x);
+    before = now;
+  }
+
+  /// Whether all memory outside of the heads of `x` has the bits it had.
+  bool untouched_outside(const rope::head_view<T>& x) const {
+    std::vector<T> expected = before;
+    for_each_head(x, [&](Index b, Index t, Index h) {
+      const auto at = x.at(b, t, h) - now.data();
+      std::memcpy(static_cast<void*>(expected.data() + at), now.data() + at,
+                  static_cast<std::size_t>(x.head_dim) * sizeof(T));
+    });
+    return same_bits(now, expected);
+  }
+  bool untouched() const { return same_bits(now, before); }
+
+  /// The heads of `x`, a view of this memory, as they were.
+  rope::head_view<const T> remembered(rope::head_view<T> x) const {
+    rope::head_view<const T> view = x;
+    view.data = before.data() + (x.data - now.data());
+    return view;
+  }
+};
+
+/// What a rotated channel may be off by: 16-bit channels are the float result, 3 u off at most, rounded once.
+template <class T, class S>
+long double channel_bound(long double pair, long double exact) {
+  if constexpr (tolerance::is_16_bit<T>)
+    return 3 * tolerance::unit_roundoff<float>() * pair + tolerance::ulp<T>(exact) / 2;
+  else
+    return tolerance::rotation_bound<T, S>(pair) + 0 * exact;
+}
+
+/// The largest error of the rotated channels of `after` against the reference, in units of what is allowed;
+/// infinity where one is NaN. `position_of(b, t)` is the position of a token.
+template <class Layout, class S, class T, class PositionOf>
+long double worst_error(const rope::head_view<const T>& before, const rope::head_view<const T>& after,
+                        const rope::frequencies& frequencies, PositionOf position_of) {
+  std::vector<double> inv_freq;
+  for (Index i = 0; i < frequencies.pairs(); ++i) inv_freq.push_back(frequencies.inv_freq()(i, 0));
+  const auto channels_of = [](std::size_t i, std::size_t pairs) {
+    return std::is_same_v<Layout, rope::interleaved> || std::is_same_v<Layout, scalar_twin<rope::interleaved>>
+               ? reference::interleaved(i, pairs)
+               : reference::half_split(i, pairs);
+  };
+  const auto m = static_cast<long double>(frequencies.attention_factor());
+  // An attention_factor adds one rounding to each entry, so u m to the norm of (cos, sin).
+  const long double scaling =
+      m == 1 ? 0 : tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, S, float>>();
+  long double worst = 0;
+  for_each_head(before, [&](Index b, Index t, Index h) {
+    const T *in = before.at(b, t, h), *out = after.at(b, t, h);
+    std::vector<long double> head;
+    for (Index d = 0; d < before.head_dim; ++d) head.push_back(static_cast<long double>(in[d]));
+    const auto exact =
+        reference::rotate(head, inv_freq, static_cast<long double>(position_of(b, t)), channels_of, m);
+    for (std::size_t i = 0; i < inv_freq.size(); ++i) {
+      const reference::channels pair = channels_of(i, inv_freq.size());
+      const long double norm = m * std::hypot(head[pair[0]], head[pair[1]]);
+      for (const std::size_t d : pair) {
+        const long double error = std::abs(static_cast<long double>(out[d]) - exact[d]);
+        const long double part = error / (channel_bound<T, S>(norm, exact[d]) + scaling * norm);
+        worst = part >= 0 ? (std::max)(worst, part) : std::numeric_limits<long double>::infinity();
+      }
+    }
+  });
+  return worst;
+}
+
+}  // namespace testing
+
+#endif  // ROPE_TESTS_HEADS_HPP

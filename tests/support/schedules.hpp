@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_SCHEDULES_HPP
+#define ROPE_TESTS_SCHEDULES_HPP
+
+/// Frequency schedules against published lists and against each other.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <rope/frequencies.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/tolerance.hpp"
+
+namespace testing {
+
+using rope::frequencies;
+using rope::Index;
+using list = std::vector<double>;
+
+/// Whether `value` is `printed` when it is written with as many significant digits: at most half of the last
+/// place off. A thousandth of that more is for a list that was printed from doubles next to a tie.
+inline bool rounds_to(double value, double printed, int digits) {
+  if (printed == 0) return value == 0;
+  const double last_place = std::pow(10, std::floor(std::log10(std::abs(printed))) + 1 - digits);
+  const bool same = std::abs(value - printed) <= 0.5005 * last_place;
+  if (!same) UNSCOPED_INFO("got " << value << " for " << printed);
+  return same;
+}
+
+/// Pairs first, first + 1, ... against a published list, its numbers separated by spaces.
+inline bool lists(const frequencies& schedule, Index first, const char* printed, int digits) {
+  bool same = true;
+  std::istringstream numbers(printed);
+  Index i = first;
+  for (double number = 0; numbers >> number; ++i)
+    same = rounds_to(schedule.inv_freq()(i, 0), number, digits) && same;
+  return same && numbers.eof() && i > first;
+}
+
+/// Whether pairs [first, last) are those of `original` divided by `divisor`, to the one rounding of each
+/// side.
+inline bool divided(const frequencies& schedule, const frequencies& original, Index first, Index last,
+                    double divisor) {
+  long double worst = 0;
+  for (Index i = first; i < last; ++i) {
+    const long double exact = static_cast<long double>(original.inv_freq()(i, 0)) / divisor;
+    worst = (std::max)(worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), exact));
+  }
+  UNSCOPED_INFO("at most " << worst << " ulp off");
+  return worst <= 1.5;  // half an ulp of the original, twice as many after a division, and half of the rule's
+}
+
+inline bool same_pairs(const frequencies& a, const frequencies& b, Index first, Index count) {
+  return (a.inv_freq().middleRows(first, count) == b.inv_freq().middleRows(first, count)).all();
+}
+
+/// Whether two schedules are equal in every bit.
+inline bool same_schedule(const frequencies& a, const frequencies& b) {
+  return a.pairs() == b.pairs() && same_pairs(a, b, 0, a.pairs()) &&
+         a.attention_factor() == b.attention_factor();
+}
+
+/// Whether a rule leaves the schedule as it is, in every bit.
+template <class Rule>
+bool is_identity(Index rotary_dim, double base, const Rule& rule) {
+  return same_schedule(frequencies(rotary_dim, base, rule), frequencies(rotary_dim, base));
+}
+
+/// Numbers that no rule takes where it asks for one above zero, and how a message shows them.
+inline const std::vector<std::pair<double, const char*>> not_positive = {
+    {0.0, "got 0"},
+    {-2.0, "got -2"},
+    {std::numeric_limits<double>::quiet_NaN(), "nan"},
+    {std::numeric_limits<double>::infinity(), "got inf"},
+    {-std::numeric_limits<double>::infinity(), "got -inf"}};
+
+/// Those, and one that is below 1.
+inline const std::vector<std::pair<double, const char*>> not_at_least_one = [] {
+  auto values = not_positive;
+  values.emplace_back(0.5, "got 0.5");
+  return values;
+}();
+
+/// Whether a schedule of four pairs with this rule is refused, by the rule's name and text and the value.
+template <class Rule>
+bool refused(const Rule& rule, const std::string& text, const std::string& value) {
+  return throws_saying<std::invalid_argument>([&] { frequencies f(8, 1e4, rule); }, "rope::" + text, value);
+}
+
+}  // namespace testing
+
+#endif  // ROPE_TESTS_SCHEDULES_HPP
