@@ -1,0 +1,246 @@
+// Rotation beside an in-place scale of the same bytes (in place) or a copy (out of place), and beside other
+// ways to write it. Names: what/layout/type/order/batch x tokens x heads x head_dim/threads.
+
+#include "support.hpp"
+
+#include <complex>
+#include <cstring>
+
+namespace {
+
+using bench::Index;
+using rope::detail::storage;
+
+struct shape {
+  Index batch, tokens, heads, head_dim;
+  Index rotary_dim = 0, first_channel = 0;
+
+  Index rotated() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  Index size() const { return batch * tokens * heads * head_dim; }
+  std::string name() const {
+    std::string text = std::to_string(batch) + "x" + std::to_string(tokens) + "x" + std::to_string(heads) +
+                       "x" + std::to_string(head_dim);
+    if (rotary_dim != 0) text += "[" + std::to_string(first_channel) + "+" + std::to_string(rotary_dim) + "]";
+    return text;
+  }
+};
+
+enum class order { bshd, bhsd, sbhd, thd };
+
+template <class T>
+rope::head_view<T> view_of(T* data, const shape& s, order o) {
+  switch (o) {
+    case order::bshd:
+      return rope::bshd(data, s.batch, s.tokens, s.heads, s.head_dim);
+    case order::bhsd:
+      return rope::bhsd(data, s.batch, s.heads, s.tokens, s.head_dim);
+    case order::sbhd:
+      return rope::sbhd(data, s.tokens, s.batch, s.heads, s.head_dim);
+    default:
+      return rope::thd(data, s.batch * s.tokens, s.heads, s.head_dim);
+  }
+}
+constexpr const char* order_names[] = {"bshd", "bhsd", "sbhd", "thd"};
+
+template <class T>
+storage<T> channels(Index size) {
+  storage<T> x(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = T(0.01f * static_cast<float>(i % 97));
+  return x;
+}
+
+template <class T>
+using table_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class Layout, class T>
+void in_place(benchmark::State& state, shape s, order o, int threads, bool gathered) {
+  const rope::frequency_table<table_type<T>> table(rope::frequencies(s.rotated()), s.batch * s.tokens + 8);
+  auto x = channels<T>(s.size());
+  const auto view = view_of(x.data(), s, o).channels(s.first_channel, s.head_dim - s.first_channel);
+  std::vector<int> ids(static_cast<std::size_t>(view.tokens));
+  for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
+  // A window moves fewer bytes than the whole: the limit scales a dense buffer of just those.
+  const Index moved = s.size() / s.head_dim * s.rotated();
+  bench::beside_the_limit(
+      state, 2.0 * static_cast<double>(moved) * sizeof(T),
+      [&] { bench::scale_in_place(x.data(), moved, threads); },
+      [&] {
+        if (threads == 2)
+          rope::rotate<Layout>(view, table, 1, bench::pool());
+        else if (gathered)
+          rope::rotate<Layout>(view, table, ids);
+        else
+          rope::rotate<Layout>(view, table, 1);
+      });
+}
+
+template <class Layout, class T>
+void out_of_place(benchmark::State& state, shape s) {
+  const rope::frequency_table<table_type<T>> table(rope::frequencies(s.rotated()), s.tokens + 8);
+  const auto x = channels<T>(s.size());
+  auto y = channels<T>(s.size());
+  const auto in = view_of(x.data(), s, order::bshd);
+  const auto out = view_of(y.data(), s, order::bshd);
+  bench::beside_the_limit(
+      state, 2.0 * static_cast<double>(s.size()) * sizeof(T),
+      [&] {  // a loop, because memcpy may choose other stores than a kernel with arithmetic has
+        Eigen::Map<Eigen::Array<std::conditional_t<sizeof(T) == 2, short, T>, -1, 1>>(
+            reinterpret_cast<std::conditional_t<sizeof(T) == 2, short, T>*>(y.data()), s.size()) =
+            Eigen::Map<const Eigen::Array<std::conditional_t<sizeof(T) == 2, short, T>, -1, 1>>(
+                reinterpret_cast<const std::conditional_t<sizeof(T) == 2, short, T>*>(x.data()), s.size());
+        benchmark::ClobberMemory();
+      },
+      [&] { rope::rotate<Layout>(in, out, table, 1); });
+}
+
+void query_and_key(benchmark::State& state, Index tokens) {
+  const rope::frequency_table<float> table(rope::frequencies(128), tokens + 8);
+  auto q = channels<float>(tokens * 32 * 128), k = channels<float>(tokens * 8 * 128);
+  const auto queries = rope::thd(q.data(), tokens, 32, 128), keys = rope::thd(k.data(), tokens, 8, 128);
+  bench::beside_the_limit(
+      state, 2.0 * sizeof(float) * static_cast<double>(q.size() + k.size()),
+      [&] {
+        bench::scale_in_place(q.data(), static_cast<Index>(q.size()), 1);
+        bench::scale_in_place(k.data(), static_cast<Index>(k.size()), 1);
+      },
+      [&] { rope::rotate<rope::half_split>(std::pair(queries, keys), table, 1); });
+}
+
+// Other ways to write the rotation of [tokens, heads, head_dim] floats, with the same table.
+
+void plain_loop_half_split(float* x, const rope::frequency_table<float>& table, const shape& s) {
+  const Index pairs = s.head_dim / 2;
+  for (Index t = 0; t < s.tokens; ++t) {
+    const float *c = table.cos(t + 1).data(), *n = table.sin(t + 1).data();
+    for (Index h = 0; h < s.heads; ++h) {
+      float* u = x + (t * s.heads + h) * s.head_dim;
+      for (Index i = 0; i < pairs; ++i) {
+        const float a = u[i], b = u[i + pairs];
+        u[i] = a * c[i] - b * n[i];
+        u[i + pairs] = b * c[i] + a * n[i];
+      }
+    }
+  }
+}
+
+void plain_loop_interleaved(float* x, const rope::frequency_table<float>& table, const shape& s) {
+  const Index pairs = s.head_dim / 2;
+  for (Index t = 0; t < s.tokens; ++t) {
+    const float *c = table.cos(t + 1).data(), *n = table.sin(t + 1).data();
+    for (Index h = 0; h < s.heads; ++h) {
+      float* u = x + (t * s.heads + h) * s.head_dim;
+      for (Index i = 0; i < pairs; ++i) {
+        const float a = u[2 * i], b = u[2 * i + 1];
+        u[2 * i] = a * c[i] - b * n[i];
+        u[2 * i + 1] = b * c[i] + a * n[i];
+      }
+    }
+  }
+}
+
+void eigen_arrays_half_split(float* x, const rope::frequency_table<float>& table, const shape& s) {
+  const Index pairs = s.head_dim / 2;
+  Eigen::ArrayXf a(pairs);
+  for (Index t = 0; t < s.tokens; ++t) {
+    const auto c = table.cos(t + 1), n = table.sin(t + 1);
+    for (Index h = 0; h < s.heads; ++h) {
+      Eigen::Map<Eigen::ArrayXf> u(x + (t * s.heads + h) * s.head_dim, pairs), v(u.data() + pairs, pairs);
+      a = u;
+      u = u * c - v * n;
+      v = v * c + a * n;
+    }
+  }
+}
+
+void complex_multiply(float* x, const Eigen::ArrayXXcf& polar, const shape& s) {
+  for (Index t = 0; t < s.tokens; ++t)
+    for (Index h = 0; h < s.heads; ++h)
+      Eigen::Map<Eigen::ArrayXcf>(reinterpret_cast<std::complex<float>*>(x + (t * s.heads + h) * s.head_dim),
+                                  s.head_dim / 2) *= polar.col(t);
+}
+
+void another_way(benchmark::State& state, shape s, const auto& way) {
+  auto x = channels<float>(s.size());
+  bench::beside_the_limit(
+      state, 2.0 * sizeof(float) * static_cast<double>(s.size()),
+      [&] { bench::scale_in_place(x.data(), s.size(), 1); }, [&] { way(x.data()); });
+}
+
+constexpr shape decode = {1, 1, 32, 128}, tokens64 = {1, 64, 32, 128}, prefill512 = {1, 512, 32, 128},
+                prefill4096 = {1, 4096, 32, 128}, bert = {8, 128, 12, 64};
+
+template <class Layout, class T>
+void register_in_place(const shape& s, order o = order::bshd, int threads = 1, bool gathered = false) {
+  const std::string name = std::string(gathered ? "rotate_ids/" : "rotate/") + bench::layout_name<Layout>() +
+                           "/" + bench::type_name<T>() + "/" + order_names[static_cast<int>(o)] + "/" +
+                           s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    in_place<Layout, T>(state, s, o, threads, gathered);
+  })->UseManualTime();
+}
+
+template <class Layout>
+void register_layout() {
+  for (const shape& s : {decode, tokens64, prefill512, prefill4096, bert}) {
+    register_in_place<Layout, float>(s);
+    register_in_place<Layout, double>(s);
+    register_in_place<Layout, Eigen::bfloat16>(s);
+    register_in_place<Layout, Eigen::half>(s);
+  }
+  for (const order o : {order::bhsd, order::sbhd, order::thd}) {
+    register_in_place<Layout, float>(bert, o);
+    register_in_place<Layout, float>(prefill4096, o);
+  }
+  for (const Index head_dim : {64, 80, 96, 256}) {
+    register_in_place<Layout, float>({1, 1, 32, head_dim});
+    register_in_place<Layout, float>({1, 512, 32, head_dim});
+  }
+  for (const shape& partial : {shape{1, 4096, 32, 128, 32, 0}, shape{1, 4096, 16, 192, 64, 128}})
+    register_in_place<Layout, float>(partial);
+  register_in_place<Layout, float>(prefill4096, order::bshd, 1, true);
+  for (const shape& s : {decode, prefill512, prefill4096}) {
+    register_in_place<Layout, float>(s, order::bshd, 2);
+    register_in_place<Layout, Eigen::bfloat16>(s, order::bshd, 2);
+  }
+  for (const shape& s : {decode, prefill512, prefill4096}) {
+    const std::string name = std::string("rotate_out_of_place/") + bench::layout_name<Layout>() +
+                             "/float/bshd/" + s.name() + "/1 thread";
+    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+      out_of_place<Layout, float>(state, s);
+    })->UseManualTime();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  register_layout<rope::half_split>();
+  register_layout<rope::interleaved>();
+  for (const Index tokens : {1, 4096})
+    benchmark::RegisterBenchmark(
+        ("rotate_q_and_k/half_split/float/thd/" + std::to_string(tokens) + "x(32+8)x128/1 thread").c_str(),
+        [=](benchmark::State& state) { query_and_key(state, tokens); })
+        ->UseManualTime();
+
+  for (const shape& s : {decode, prefill512, prefill4096}) {
+    const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 8);
+    Eigen::ArrayXXcf polar(s.head_dim / 2, s.tokens);
+    for (Index t = 0; t < s.tokens; ++t) {
+      polar.col(t).real() = table.cos(t + 1);
+      polar.col(t).imag() = table.sin(t + 1);
+    }
+    const auto add = [&](const std::string& name, auto way) {
+      benchmark::RegisterBenchmark((name + "/float/bshd/" + s.name() + "/1 thread").c_str(),
+                                   [=](benchmark::State& state) { another_way(state, s, way); })
+          ->UseManualTime();
+    };
+    add("plain_loop/half_split", [=](float* x) { plain_loop_half_split(x, table, s); });
+    add("plain_loop/interleaved", [=](float* x) { plain_loop_interleaved(x, table, s); });
+    add("eigen_arrays/half_split", [=](float* x) { eigen_arrays_half_split(x, table, s); });
+    add("complex_multiply/interleaved", [=](float* x) { complex_multiply(x, polar, s); });
+  }
+  benchmark::Initialize(&argc, argv);
+  benchmark::AddCustomContext(
+      "eigen", std::to_string(EIGEN_MAJOR_VERSION) + "." + std::to_string(EIGEN_MINOR_VERSION));
+  benchmark::RunSpecifiedBenchmarks();
+}

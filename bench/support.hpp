@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BENCH_SUPPORT_HPP
+#define ROPE_BENCH_SUPPORT_HPP
+
+#include <benchmark/benchmark.h>
+
+#include <rope/rope.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+/// Every case is timed beside the limit of the hardware, in one loop: the limit, then the case, again and
+/// again, so that both see the same clock, caches and neighbours. The counters are of the medians over the
+/// loop.
+
+namespace bench {
+
+using rope::Index;
+
+/// Two threads that spin for work, so that waking them is not what is measured.
+class two_threads {
+ public:
+  two_threads() : helper_([this] { help(); }) {}
+  ~two_threads() {
+    work_ = nullptr;
+    ticket_.fetch_add(1, std::memory_order_release);
+    helper_.join();
+  }
+  Index threads() const { return 2; }
+  template <class Body>
+  void parallel_for(Index count, const Body& body) const {
+    work_ = [&] {
+      for (Index i = 1; i < count; i += 2) body(i);
+    };
+    ticket_.fetch_add(1, std::memory_order_release);
+    for (Index i = 0; i < count; i += 2) body(i);
+    while (done_.load(std::memory_order_acquire) != ticket_.load(std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  void help() {
+    for (unsigned seen = 0;;) {
+      while (ticket_.load(std::memory_order_acquire) == seen) {
+      }
+      ++seen;
+      if (!work_) return;
+      work_();
+      done_.store(seen, std::memory_order_release);
+    }
+  }
+  mutable std::function<void()> work_;
+  mutable std::atomic<unsigned> ticket_{0};
+  mutable std::atomic<unsigned> done_{0};
+  std::thread helper_;
+};
+
+inline two_threads& pool() {
+  static two_threads threads;
+  return threads;
+}
+
+inline double seconds(const auto& work, Index calls) {
+  const auto start = std::chrono::steady_clock::now();
+  for (Index i = 0; i < calls; ++i) work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+         static_cast<double>(calls);
+}
+
+inline double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<Index>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Times `work` and `limit`, which both move `bytes`, in turn.
+inline void beside_the_limit(benchmark::State& state, double bytes, const auto& limit, const auto& work) {
+  // A timed interval lasts at least 20 us, a thousand times what reading the clock takes.
+  const Index calls = std::max<Index>(1, static_cast<Index>(20e-6 / std::max(seconds(work, 1), 1e-9)));
+  std::vector<double> limits, times;
+  for (auto _ : state) {
+    limits.push_back(seconds(limit, calls));
+    times.push_back(seconds(work, calls));
+    state.SetIterationTime(times.back() * static_cast<double>(calls));
+  }
+  const double limit_time = median(limits), time = median(times);
+  state.counters["us"] = time * 1e6;
+  state.counters["GB/s"] = bytes / time * 1e-9;
+  state.counters["limit_GB/s"] = bytes / limit_time * 1e-9;
+  state.counters["share"] = limit_time / time;
+}
+
+/// x *= a on `count` channels: one read and one write of each, in the widest registers, on the given threads.
+/// 16-bit channels are scaled as integers, which costs no conversion.
+template <class T>
+void scale_in_place(T* x, Index count, int threads) {
+  const auto part = [&](Index piece, Index pieces) {
+    const Index first = count * piece / pieces, size = count * (piece + 1) / pieces - first;
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(x + first, size) *= T(1.0000001);
+    } else {
+      auto* bits = reinterpret_cast<unsigned short*>(x) + first;
+      for (Index i = 0; i < size; ++i) bits[i] = static_cast<unsigned short>(bits[i] ^ 1u);
+    }
+  };
+  if (threads == 1)
+    part(0, 1);
+  else
+    pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
+}
+
+template <class T>
+constexpr const char* type_name() {
+  if constexpr (std::is_same_v<T, float>)
+    return "float";
+  else if constexpr (std::is_same_v<T, double>)
+    return "double";
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return "half";
+  else
+    return "bfloat16";
+}
+
+template <class Layout>
+constexpr const char* layout_name() {
+  return std::is_same_v<Layout, rope::interleaved> ? "interleaved" : "half_split";
+}
+
+}  // namespace bench
+
+#endif  // ROPE_BENCH_SUPPORT_HPP

@@ -1,0 +1,61 @@
+// Building a table: ours, exact, beside the usual float loop over the same entries and a double one.
+
+#include "support.hpp"
+
+#include <cmath>
+
+namespace {
+
+using bench::Index;
+
+constexpr Index rows = 4096, pairs = 64;
+constexpr double entries = 2.0 * rows * pairs;
+
+template <class Work>
+void build(benchmark::State& state, const Work& work) {
+  std::vector<float> cos(rows * pairs), sin(cos.size());
+  const rope::frequencies frequencies(2 * pairs);
+  std::vector<float> inv_freq(pairs);
+  for (Index i = 0; i < pairs; ++i)
+    inv_freq[static_cast<std::size_t>(i)] = static_cast<float>(frequencies.inv_freq()(i, 0));
+  // The yardstick is not memory but the loop every engine has: cosf and sinf of a float angle.
+  bench::beside_the_limit(
+      state, entries * sizeof(float),
+      [&] {
+        for (Index p = 0; p < rows; ++p)
+          for (Index i = 0; i < pairs; ++i) {
+            const float angle = static_cast<float>(p) * inv_freq[static_cast<std::size_t>(i)];
+            cos[static_cast<std::size_t>(p * pairs + i)] = std::cos(angle);
+            sin[static_cast<std::size_t>(p * pairs + i)] = std::sin(angle);
+          }
+        benchmark::ClobberMemory();
+      },
+      [&] { work(frequencies); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto add = [](const char* name, auto work) {
+    benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { build(state, work); })->UseManualTime();
+  };
+  add("table/float/range", [](const rope::frequencies& f) {
+    const rope::frequency_table<float> table(f, rows);
+    benchmark::DoNotOptimize(table.cos(1).data());
+  });
+  add("table/double/range", [](const rope::frequencies& f) {
+    const rope::frequency_table<double> table(f, rows);
+    benchmark::DoNotOptimize(table.cos(1).data());
+  });
+  add("table/float/scattered positions", [](const rope::frequencies& f) {
+    static const Eigen::Array<std::int64_t, Eigen::Dynamic, 1> positions = [] {
+      Eigen::Array<std::int64_t, Eigen::Dynamic, 1> p(rows);
+      for (Index i = 0; i < rows; ++i) p(i) = (i * 104729) % 131072;
+      return p;
+    }();
+    const rope::frequency_table<float> table(f, positions);
+    benchmark::DoNotOptimize(table.cos(1).data());
+  });
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}
