@@ -26,13 +26,14 @@
 #error "rope needs Eigen 3.4 or newer"
 #endif
 
-/// The duty of a caller, checked in debug builds only. Define it before the first include to use another handler.
+/// The duty of a caller, checked in debug builds only. Define it before the first include to use another
+/// handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
 
-/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and aborts.
-/// Define it before the first include to use another handler, which must not return.
+/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
+/// aborts. Define it before the first include to use another handler, which must not return.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -42,9 +43,9 @@
 #endif
 #endif
 
-// Code compiled for two instruction sets must never meet under one name: the linker would keep one of the two for
-// both callers. The inline namespace therefore carries the version, the instruction set and the floating-point
-// model, and two differently compiled translation units see different types.
+// Code compiled for two instruction sets must never meet under one name: the linker would keep one of the two
+// for both callers. The inline namespace therefore carries the version, the instruction set and the
+// floating-point model, and two differently compiled translation units see different types.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)

@@ -12,8 +12,9 @@
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do not say
-/// which one they were trained with, and the wrong one yields fluent, wrong text: hence no function has a default.
+/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
+/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
+/// has a default.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -36,8 +37,8 @@ struct half_split {
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must name
-/// every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
+/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;

@@ -12,9 +12,9 @@
 #include <rope/detail/wide_integer.hpp>
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
-/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of 2^-128
-/// turns: multiplying by a position and dropping whole turns are then exact, at every position and under every
-/// compiler flag, and one rounding to double happens after the reduction.
+/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
+/// 2^-128 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag, and one rounding to double happens after the reduction.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -42,7 +42,8 @@ struct phase {
 ///
 ///     phase = round(2^128 * frac(inv_freq * coordinate / (2 pi)))
 ///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at position p.
+/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
 /// Accuracy:  2^-128 turn while |inv_freq * coordinate| < 2^20
@@ -79,7 +80,8 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
     const auto at = [&product](int w) { return w < 8 ? product[w] : 0; };
     return bit == 0 ? at(word) : (at(word) >> bit) | (at(word + 1) << (64 - bit));
   };
-  const phase rounded = phase{{bits_from(shift + 64), bits_from(shift)}} + phase{{0, bits_from(shift - 1) & 1u}};
+  const phase rounded =
+      phase{{bits_from(shift + 64), bits_from(shift)}} + phase{{0, bits_from(shift - 1) & 1u}};
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 
@@ -91,8 +93,8 @@ struct cos_sin {
 
 namespace detail {
 
-/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset 1) and
-/// cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
+/// sum_k (-1)^k z^k / (2 k + offset)!  for k = first .. last: the tails of the Taylor series of sin (offset
+/// 1) and cos (offset 0) in z = x^2. For |x| <= pi / 4 a term is at most 0.05 of the one before.
 template <int offset, int first, int last>
 constexpr double taylor(double z) {
   constexpr double factorial = [] {
@@ -107,20 +109,22 @@ constexpr double taylor(double z) {
     return coefficient + z * taylor<offset, first + 1, last>(z);
 }
 
-/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large terms first.
+/// The value itself, through memory: -ffast-math cannot regroup a sum across it, which would round large
+/// terms first.
 inline double grouped(double value) {
   volatile double stored = value;
   return stored;
 }
 
-/// An angle in [0, pi / 4] as head + tail [rad]. The head has 26 bits, so that its square is exact in double without
-/// any error compensation, which -ffast-math would remove; the tail has the 53 bits after them.
+/// An angle in [0, pi / 4] as head + tail [rad]. The head has 26 bits, so that its square is exact in double
+/// without any error compensation, which -ffast-math would remove; the tail has the 53 bits after them.
 struct small_angle {
   double head;
   double tail;
 };
 
-/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-60 turn.
+/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-60
+/// turn.
 inline double angle_for_float(uint128 turn) {
   constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
   return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
@@ -150,10 +154,11 @@ inline small_angle angle_for_double(uint128 turn) {
 
 /// cos and sin of a phase, to be rounded to S by storing them.
 ///
-/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the Taylor
-/// series of sin x and cos x need no more than ten terms.
+/// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
+/// Taylor series of sin x and cos x need no more than ten terms.
 ///
-/// Accuracy:  S = float: 2^-28 ulp of float before the final rounding; S = double: 1.05 ulp with that rounding, also
+/// Accuracy:  S = float: 2^-28 ulp of float before the final rounding; S = double: 1.05 ulp with that
+/// rounding, also
 ///            under -ffast-math (tests/oracle/table.test.cpp)
 template <class S>
 inline cos_sin cos_sin_of(phase p) {
@@ -169,9 +174,11 @@ inline cos_sin cos_sin_of(phase p) {
     c = 1 + z * detail::taylor<0, 1, 7>(z);
     s = x + x * z * detail::taylor<1, 1, 6>(z);
   } else {
-    // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to t^3.
+    // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
+    // t^3.
     const auto [h, t] = detail::angle_for_double(magnitude);
-    const double z = h * h, cos_rest = z * z * detail::taylor<0, 2, 9>(z), sin_rest = h * z * detail::taylor<1, 1, 8>(z);
+    const double z = h * h, cos_rest = z * z * detail::taylor<0, 2, 9>(z),
+                 sin_rest = h * z * detail::taylor<1, 1, 8>(z);
     const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
     c = 1 - detail::grouped(0.5 * z - detail::grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h)));
     s = h + detail::grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h));

@@ -12,8 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold them
-/// past 256, and a float not past 2^24.
+/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
+/// them past 256, and a float not past 2^24.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29,8 +29,8 @@ concept position_list = requires(const X& x) {
   requires position_integer<std::remove_cvref_t<decltype(*x.data())>>;
 };
 
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences of
-/// different length.
+/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
+/// of different length.
 ///
 /// Requires:  starts [batch] outlives the call it is given to
 template <position_integer I>
@@ -40,8 +40,8 @@ struct row_starts {
 template <position_list X>
 row_starts(const X&) -> row_starts<std::remove_cvref_t<decltype(*std::declval<const X&>().data())>>;
 
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the position
-/// of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
+/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
 /// Requires:  offsets [segments + 1] and starts [segments] or empty outlive the call they are given to
 template <position_integer I>
@@ -66,12 +66,13 @@ struct position_range {
   bool empty() const { return largest < smallest; }
 };
 
-/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as the
-/// largest one.
+/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
+/// the largest one.
 template <position_integer I>
 std::int64_t as_position(I value) {
   if constexpr (std::is_unsigned_v<I> && sizeof(I) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>((std::min)(value, static_cast<I>((std::numeric_limits<std::int64_t>::max)())));
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<I>((std::numeric_limits<std::int64_t>::max)())));
   else
     return static_cast<std::int64_t>(value);
 }
@@ -115,8 +116,8 @@ struct listed_positions {
   position_range range(const char* function, Index batch, Index tokens) const {
     const auto count = static_cast<Index>(ids.size());
     if (count != tokens && count != batch * tokens)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens, " or [batch * tokens] = ",
-                                                batch * tokens, ", got ", count));
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
+                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
     position_range range;
     for (const I id : ids) range.include(as_position(id));
     return batch > 0 ? range : position_range{};
@@ -160,21 +161,24 @@ struct segmented_positions {
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
     if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument, message(function, ": segment starts must be empty or one per segment, got ",
-                                                starts.size(), " for ", offsets.size() - 1, " segments"));
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
+                         " for ", offsets.size() - 1, " segments"));
     position_range range;
     for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t length = as_position(offsets[s + 1]) - as_position(offsets[s]);
       if (length < 0)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ", offsets[s],
-                                                  " before ", offsets[s + 1]));
+        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
+                                                  offsets[s], " before ", offsets[s + 1]));
       if (length == 0) continue;
       range.include(start_of(s));
       range.include(advance(start_of(s), length - 1));
     }
     return range;
   }
-  std::int64_t start_of(std::size_t segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+  std::int64_t start_of(std::size_t segment) const {
+    return starts.empty() ? 0 : as_position(starts[segment]);
+  }
 };
 
 /// The caller's positions in one of the forms above.
@@ -198,10 +202,12 @@ segmented_positions<I> position_source(const segments<I>& ragged, Index /*tokens
 
 }  // namespace detail
 
-/// Every form `rotate` takes positions in: an integer start, a list of ids [tokens] or [batch * tokens], `row_starts`,
-/// `segments`.
+/// Every form `rotate` takes positions in: an integer start, a list of ids [tokens] or [batch * tokens],
+/// `row_starts`, `segments`.
 template <class P>
-concept position_form = requires(const P& positions) { detail::position_source(positions, Index{}); };
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -17,11 +17,13 @@ inline namespace ROPE_ABI {
 ///     maximum = max_j s_j,   sum = sum_j exp(s_j - maximum)
 ///
 /// so that the attention output is  sum_j exp(s_j - maximum) v_j / sum.  Before the first key `sum` is 0 and
-/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under -ffast-math.
+/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under
+/// -ffast-math.
 ///
 /// \tparam A  float or double
 ///
-/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867, algorithm 3
+/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
+/// algorithm 3
 template <class A>
 struct softmax_state {
   A maximum = 0;
@@ -31,7 +33,8 @@ struct softmax_state {
   ///
   /// \param scores  [keys], at least one; overwritten
   ///
-  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be multiplied
+  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be
+  /// multiplied
   template <class Scores>
   A add(Scores&& scores) {
     const bool first = sum == 0;

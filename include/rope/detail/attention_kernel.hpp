@@ -11,9 +11,9 @@
 #include <rope/softmax.hpp>
 #include <rope/view.hpp>
 
-/// Attention of rotated queries to rotated keys, tile by tile. A block of queries of one key head (every query head of
-/// its group, a few tokens) meets one tile of keys at a time; the softmax is kept online, so nothing of size
-/// tokens x tokens exists.
+/// Attention of rotated queries to rotated keys, tile by tile. A block of queries of one key head (every
+/// query head of its group, a few tokens) meets one tile of keys at a time; the softmax is kept online, so
+/// nothing of size tokens x tokens exists.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -56,8 +56,8 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// Tokens [first, first + count) of one head as a matrix [count, head_dim] of the arithmetic type: the memory itself
-/// where the types agree, else widened into `buffer`.
+/// Tokens [first, first + count) of one head as a matrix [count, head_dim] of the arithmetic type: the memory
+/// itself where the types agree, else widened into `buffer`.
 template <class T>
 const_tile_map<arithmetic<T>> widened(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
@@ -88,7 +88,8 @@ struct attention_scratch {
   attention_scratch(Index block_rows, Index head_dim, Index value_dim) {
     struct numbers {};
     struct softmaxes {};
-    queries = workspace<numbers, A>(block_rows * (head_dim + keys + value_dim) + keys * (head_dim + value_dim));
+    queries =
+        workspace<numbers, A>(block_rows * (head_dim + keys + value_dim) + keys * (head_dim + value_dim));
     scores = queries + block_rows * head_dim;
     sums = scores + block_rows * keys;
     key_tile = sums + block_rows * value_dim;
@@ -97,12 +98,13 @@ struct attention_scratch {
   }
 };
 
-/// Query tokens [first, first + count) of the query heads that share key head `kv`; every one sees at least one key
-/// position, though a window may still leave it empty. Row r of a block is token r / group, query head r % group.
+/// Query tokens [first, first + count) of the query heads that share key head `kv`; every one sees at least
+/// one key position, though a window may still leave it empty. Row r of a block is token r / group, query
+/// head r % group.
 template <class T>
 void attend_block(const head_view<const T>& q, const head_view<const T>& k, const head_view<const T>& v,
-                  const head_view<T>& out, const attention_rule& rule, Index b, Index kv, Index first, Index count,
-                  const attention_scratch<arithmetic<T>>& scratch) {
+                  const head_view<T>& out, const attention_rule& rule, Index b, Index kv, Index first,
+                  Index count, const attention_scratch<arithmetic<T>>& scratch) {
   using A = arithmetic<T>;
   const Index group = q.heads / k.heads, rows = count * group, offset = k.tokens - q.tokens;
   const auto range_of = [&](Index row) { return visible_keys(first + row / group + offset, k.tokens, rule); };
@@ -110,7 +112,8 @@ void attend_block(const head_view<const T>& q, const head_view<const T>& k, cons
   tile_map<A> queries(scratch.queries, rows, q.head_dim, Eigen::OuterStride<>(q.head_dim));
   for (Index r = 0; r < rows; ++r) {
     queries.row(r).array() =
-        const_channels_map<T>(q.at(b, first + r / group, kv * group + r % group), q.head_dim).template cast<A>() *
+        const_channels_map<T>(q.at(b, first + r / group, kv * group + r % group), q.head_dim)
+            .template cast<A>() *
         static_cast<A>(rule.scale);
     scratch.states[r] = {};
   }
@@ -133,7 +136,8 @@ void attend_block(const head_view<const T>& q, const head_view<const T>& k, cons
     const bool all_visible = earliest.last >= begin + keys && latest.first <= begin;
     for (Index r = 0; r < rows; ++r) {
       const key_range range = range_of(r);
-      const Index from = (std::max)(range.first, begin) - begin, to = (std::min)(range.last, begin + keys) - begin;
+      const Index from = (std::max)(range.first, begin) - begin,
+                  to = (std::min)(range.last, begin + keys) - begin;
       if (from >= to) continue;
       auto weights = scores.row(r).segment(from, to - from);
       const A shrink = scratch.states[r].add(weights.array());

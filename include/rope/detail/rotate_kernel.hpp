@@ -12,8 +12,8 @@
 #include <rope/detail/storage.hpp>  // cache_line
 #include <rope/layout.hpp>
 
-/// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into registers,
-/// and stay there while the same channels of every head pass through. Each pair (u, v) becomes
+/// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
+/// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
 ///
 ///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
@@ -25,7 +25,8 @@ namespace detail {
 
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they
+/// are
 template <class S, bool inverse>
 struct table_row {
   const S* cos;
@@ -34,7 +35,8 @@ struct table_row {
   S scale;
 };
 
-/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the same.
+/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
+/// same.
 template <class T>
 struct token_heads {
   const T* in;
@@ -82,7 +84,8 @@ EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, tok
   };
   const P c[] = {scaled(row.cos + first + Index(k) * lanes<P>, S(1))...};
   const P s[] = {scaled(row.sin + first + Index(k) * lanes<P>, S(-1))...};
-  // Copies: the stores below could otherwise change what x and row refer to, and every value would be read again.
+  // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
+  // again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
   const T* in = x.in + first;
   T* out = x.out + first;
@@ -125,8 +128,8 @@ EIGEN_ALWAYS_INLINE void rotate_block(interleaved, std::index_sequence<k...>, to
   }
 }
 
-/// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets, then
-/// scalars.
+/// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets,
+/// then scalars.
 template <class Layout, class P, std::size_t n, bool prefetch, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
                                        prefetch_distance ahead) {
@@ -144,12 +147,12 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
 
 /// Rotates every head of one token.
 template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row,
-                                      prefetch_distance ahead) {
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, prefetch_distance ahead) {
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // The packets of a block hold cos and sin; the rest of the registers is for two operands each (half_split) or one.
+    // The packets of a block hold cos and sin; the rest of the registers is for two operands each
+    // (half_split) or one.
     constexpr std::size_t n = std::is_same_v<Layout, half_split> ? registers / 8 : registers / 4;
     constexpr Index held = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
     if (ahead == 0) {
@@ -157,12 +160,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     } else if (row.pairs <= held) {
       rotate_blocks<Layout, P, n, true>(x, row, 0, ahead);
     } else {
-      // The registers hold a part of the row only. Passing through the heads once per part would leave the order of
-      // memory, which costs more than reading the row from the L1 cache for each head.
+      // The registers hold a part of the row only. Passing through the heads once per part would leave the
+      // order of memory, which costs more than reading the row from the L1 cache for each head.
       for (Index h = 0; h < x.heads; ++h)
         rotate_blocks<Layout, P, n, true>(
-            token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, 1, x.in_stride, x.out_stride}, row, 0,
-            ahead);
+            token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, 1, x.in_stride, x.out_stride},
+            row, 0, ahead);
     }
   } else {
     rotate_scalars<Layout>(x, row, 0);

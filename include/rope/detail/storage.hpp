@@ -9,8 +9,8 @@
 
 #include <rope/config.hpp>
 
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not written
-/// before its owner writes it.
+/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
+/// written before its owner writes it.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -29,10 +29,10 @@ struct cache_line_allocator {
   T* allocate(std::size_t count) {
     if (count > static_cast<std::size_t>(-1) / sizeof(T))
       ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
-    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{cache_line}));
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
   }
   void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete(data, std::align_val_t{cache_line});
+    ::operator delete (data, std::align_val_t{cache_line});
   }
 
   /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.

@@ -45,8 +45,8 @@ constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
 #endif
 }
 
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products carry
-/// into bits that no caller keeps).
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
+/// carry into bits that no caller keeps).
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};

@@ -13,7 +13,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same thread.
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
 template <class User, class T>
