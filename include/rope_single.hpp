@@ -1929,7 +1929,7 @@ inline small_angle angle_for_double(uint128 turn) {
 /// The nearest quarter turn is removed in integers, which leaves an angle x in [-pi/4, pi/4]; there the
 /// Taylor series of sin x and cos x need no more than ten terms.
 ///
-/// Accuracy:  S = float: 2^-28 ulp of float before the final rounding; S = double: 1.05 ulp with that
+/// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
 /// rounding, also
 ///            under -ffast-math (tests/oracle/table.test.cpp)
 template <class S>
