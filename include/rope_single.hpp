@@ -155,6 +155,8 @@ using Index = Eigen::Index;
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+// Without optimisation some intrinsics are macros, and their conversions count as ours.
+#pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
 namespace rope {
