@@ -48,6 +48,9 @@
 // floating-point model, and two differently compiled translation units see different types.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
+#define ROPE_DETAIL_ISA avx512bf16
+#define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 1
 #elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #define ROPE_DETAIL_ISA avx512bw
 #elif defined(__AVX512F__)
@@ -62,6 +65,10 @@
 #define ROPE_DETAIL_ISA sse3
 #else
 #define ROPE_DETAIL_ISA baseline
+#endif
+
+#ifndef ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+#define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 0
 #endif
 
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include <array>
 #include <rope/rotate.hpp>
+
+#include <array>
+#include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -262,4 +265,47 @@ TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "", testin
       CHECK(same_heads(k, expected_k.view));
     }
   });
+}
+
+// Zeros, subnormals, ties, the largest values and infinities in every lane, beside each other.
+TEMPLATE_LIST_TEST_CASE("values at the edges of a type get the bits of scalars", "", testing::native_types) {
+  using T = typename TestType::channel;
+  using S = typename TestType::entry;
+  using limits = std::numeric_limits<T>;
+  const T edges[] = {T(0),
+                     T(-0.0f),
+                     limits::min(),
+                     limits::denorm_min(),
+                     -limits::min(),
+                     T(static_cast<float>(limits::denorm_min()) * 5),
+                     limits::max(),
+                     limits::lowest(),
+                     T(1),
+                     limits::epsilon(),
+                     T(1.5f),
+                     T(-3),
+                     limits::infinity()};
+  const Index pairs = 37, edge_count = Index(std::size(edges));
+  // Exact cosines of 0 and quarter turns too: results that are exactly representable, and exact ties.
+  for (const double speed : {0.0, 0.7853981633974483, 1.0, 1e-3}) {
+    const rope::frequency_table<S> table(
+        rope::frequencies::custom(Eigen::ArrayXd(Eigen::ArrayXd::Constant(pairs, speed))), 4);
+    for_each_layout([&]<class Layout>(Layout) {
+      for (Index shift = 0; shift < edge_count; ++shift) {
+        std::vector<T> memory;
+        for (Index c = 0; c < 2 * 2 * pairs; ++c)
+          memory.push_back(edges[static_cast<std::size_t>((c * (shift + 1) + c / edge_count) % edge_count)]);
+        const auto x = rope::thd(memory.data(), 1, 2, 2 * pairs);
+        const copy_of<T> twin = rotated_by_twin<Layout>(x, table, 1);
+        rope::rotate<Layout>(x, table, 1);
+        Index different = 0;
+        for (std::size_t c = 0; c < memory.size(); ++c) {
+          const bool both_nan = memory[c] != memory[c] && twin.memory[c] != twin.memory[c];
+          different += both_nan || same_bits(&memory[c], &twin.memory[c], 1) ? 0 : 1;
+        }
+        CAPTURE(name_of<Layout>, speed, shift);
+        CHECK(different == 0);
+      }
+    });
+  }
 }

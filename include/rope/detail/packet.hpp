@@ -2,6 +2,7 @@
 #ifndef ROPE_DETAIL_PACKET_HPP
 #define ROPE_DETAIL_PACKET_HPP
 
+#include <bit>    // std::bit_cast
 #include <cmath>  // std::fma
 #include <complex>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/channels_16_bit.hpp>
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
@@ -75,69 +77,41 @@ constexpr auto narrow() {
     return narrow<half, n>();
 }
 
-template <class T, class P>
-constexpr auto find() {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) return std::type_identity<P>{};
-    // Below eight lanes, and outside x86, Eigen 3.4 has no packet conversion of 16-bit types worth its
-    // shuffles.
-#if defined(EIGEN_VECTORIZE_AVX)
-  else if constexpr (lanes<P> >= 8 && bool(Eigen::internal::packet_traits<T>::Vectorizable))
-    return narrow<typename Eigen::internal::packet_traits<T>::type, lanes<P>>();
-#endif
-  else
-    return std::type_identity<void>{};
-}
-
 }  // namespace packet_search
-
-/// The packet in which lanes<P> channels of type T are loaded and stored; void where T must go lane by lane.
-template <class T, class P>
-using storage_packet = typename decltype(packet_search::find<T, P>())::type;
 
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
 template <class T, class P>
-inline constexpr bool has_packets = !std::is_arithmetic_v<P> && !std::is_void_v<storage_packet<T, P>>;
+constexpr bool has_packets_of() {
+  if constexpr (std::is_arithmetic_v<P>)
+    return false;
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return has_half_instructions;
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+    return std::endian::native == std::endian::little &&
+           int(Eigen::internal::unpacket_traits<
+               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
+  else
+    return true;
+}
+template <class T, class P>
+inline constexpr bool has_packets = has_packets_of<T, P>();
 
-#if defined(__F16C__)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
-EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 8>) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m256 values) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-inline constexpr bool has_half_conversion = true;
-#else
-inline constexpr bool has_half_conversion = false;
-#endif
-
+/// lanes<P> channels, widened where they are 16-bit.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
     return Eigen::internal::ploadu<P>(from);
-  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
-    return load_halves(from, std::integral_constant<int, lanes<P>>{});
   else
-    return Eigen::internal::pcast<storage_packet<T, P>, P>(
-        Eigen::internal::ploadu<storage_packet<T, P>>(from));
+    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
 }
 
+/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
     Eigen::internal::pstoreu(to, values);
-  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
-    store_halves(to, values);
   else
-    Eigen::internal::pstoreu(to, Eigen::internal::pcast<P, storage_packet<T, P>>(values));
+    store_rounded(to, values);
 }
 
 /// Lanes {from[0], from[0], from[1], from[1], ...}.
@@ -170,6 +144,10 @@ EIGEN_ALWAYS_INLINE P alternating_signs() {
   return Eigen::internal::ploadu<P>(signs);
 }
 
+template <class P>
+EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
+  return Eigen::internal::padd(a, b);
+}
 template <class P>
 EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
   return Eigen::internal::pmul(a, b);
@@ -210,6 +188,43 @@ EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
       typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
                                               lanes<P> / 2>())::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+
+/// The lanes of P as 32-bit integers, for P of float.
+template <class P>
+using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
+
+template <class P>
+EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
+  return Eigen::internal::preinterpret<bits_packet<P>>(values);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
+  return Eigen::internal::preinterpret<P>(bits);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I load_bits(const void* from) {
+  return Eigen::internal::ploadu<I>(static_cast<const std::int32_t*>(from));
+}
+template <class I>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const I& bits) {
+  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I bitwise_and(const I& a, const I& b) {
+  return Eigen::internal::pand(a, b);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I bitwise_or(const I& a, const I& b) {
+  return Eigen::internal::por(a, b);
+}
+template <int places, class I>
+EIGEN_ALWAYS_INLINE I shift_left(const I& a) {
+  return Eigen::internal::plogical_shift_left<places>(a);
+}
+template <int places, class I>
+EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
+  return Eigen::internal::plogical_shift_right<places>(a);
 }
 
 /// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.

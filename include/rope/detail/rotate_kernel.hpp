@@ -8,7 +8,9 @@
 #include <utility>  // std::index_sequence
 
 #include <rope/config.hpp>
+#include <rope/detail/channels_16_bit.hpp>
 #include <rope/detail/packet.hpp>
+#include <rope/detail/packet_pairs.hpp>
 #include <rope/detail/storage.hpp>  // cache_line
 #include <rope/layout.hpp>
 
@@ -62,85 +64,178 @@ void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
       const A c = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
       const A s = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
       const A a = static_cast<A>(in[u]), b = static_cast<A>(in[v]);
-      out[u] = static_cast<T>(multiply_add(a, c, b * -s));
-      out[v] = static_cast<T>(multiply_add(b, c, a * s));
+      out[u] = rounded<T>(multiply_add(a, c, b * -s));
+      out[v] = rounded<T>(multiply_add(b, c, a * s));
     }
   }
 }
 
-/// Packet number k of a run asks for the cache line `ahead` bytes after it, once per line.
-template <std::size_t k, class P, class T>
-EIGEN_ALWAYS_INLINE void prefetch_line(const T* packet_start, prefetch_distance ahead) {
-  constexpr std::size_t bytes = std::size_t(lanes<P>) * sizeof(T);
-  if constexpr (k * bytes % cache_line < bytes) prefetch_after(packet_start, ahead);
+/// Number k of a run of registers of `bytes` asks for the cache line `ahead` bytes after it, once per line.
+template <std::size_t k, std::size_t bytes, class T>
+EIGEN_ALWAYS_INLINE void prefetch_line(const T* start, prefetch_distance ahead) {
+  if constexpr (k * bytes % cache_line < bytes) prefetch_after(start, ahead);
 }
 
-/// n packets of pairs from pair `first` on, half_split: u and v are both contiguous.
-template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, token_heads<T> x,
-                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
-  const auto scaled = [&](const S* entries, S sign) {
-    return inverse ? multiply(load<P>(entries), fill<P>(sign * row.scale)) : load<P>(entries);
-  };
-  const P c[] = {scaled(row.cos + first + Index(k) * lanes<P>, S(1))...};
-  const P s[] = {scaled(row.sin + first + Index(k) * lanes<P>, S(-1))...};
+/// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
+/// inverse rotation times `factor`.
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE P held_entries(const S* entries, S factor) {
+  return inverse ? multiply(load<P>(entries), fill<P>(factor)) : load<P>(entries);
+}
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
+  const auto [even, odd] = load_even_odd<P>(entries);
+  return inverse ? even_odd<P>{multiply(even, fill<P>(factor)), multiply(odd, fill<P>(factor))}
+                 : even_odd<P>{even, odd};
+}
+
+/// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
+/// and the rotation of these pairs in one head.
+///
+/// `turn` takes the head's first channel of the run, and asks for the cache lines `ahead` bytes after it.
+template <class Layout, class T, class P, bool apart>
+struct rotation_step;
+
+/// half_split: u and v are each contiguous.
+template <class T, class P>
+struct rotation_step<half_split, T, P, false> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
+        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+    const P u = load<P>(in), v = load<P>(in + row_pairs);
+    if constexpr (prefetch) {
+      prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
+      prefetch_line<k, sizeof(T) * lanes<P>>(in + row_pairs, ahead);
+    }
+    store(out, multiply_subtract(u, c, multiply(v, s)));
+    store(out + row_pairs, multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// interleaved: a packet holds lanes / 2 whole pairs.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, false> {
+  static constexpr Index pairs = lanes<P> / 2;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(inverse ? multiply(load_each_twice<P>(row.cos + first), fill<P>(row.scale))
+                  : load_each_twice<P>(row.cos + first)),
+        s(multiply(
+            load_each_twice<P>(row.sin + first),
+            inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+    const P channels = load<P>(in);
+    if constexpr (prefetch) prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
+    store(out, multiply_add(channels, c, multiply(swap_neighbours(channels), s)));
+  }
+};
+
+/// half_split in bfloat16: even and odd pairs apart.
+template <class P>
+struct rotation_step<half_split, Eigen::bfloat16, P, true> {
+  using T = Eigen::bfloat16;
+  static constexpr Index pairs = 2 * lanes<P>;
+  even_odd<P> c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
+        s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+    const even_odd<P> u = load_even_odd<P>(in), v = load_even_odd<P>(in + row_pairs);
+    if constexpr (prefetch) {
+      prefetch_line<k, sizeof(T) * pairs>(in, ahead);
+      prefetch_line<k, sizeof(T) * pairs>(in + row_pairs, ahead);
+    }
+    store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
+                   multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
+    store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
+                   multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
+  }
+};
+
+/// interleaved, taken apart: the even channels are the first ones of pairs, the odd ones the second.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, true> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
+        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+    const auto [u, v] = load_even_odd<P>(in);
+    if constexpr (prefetch) prefetch_line<k, 2 * sizeof(T) * lanes<P>>(in, ahead);
+    store_even_odd(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// The step for data that stays in the cache, or streams through it.
+template <class Layout, class T, class P, bool streams>
+using step_for = rotation_step<Layout, T, P,
+                               std::is_same_v<Layout, half_split> ? std::is_same_v<T, Eigen::bfloat16>
+                                                                  : takes_pairs_apart<T, P, streams>>;
+
+/// Steps in a block: its table entries take a quarter of the registers, or half of them where a step needs no
+/// more than one operand besides.
+template <class Layout, class T, class P, bool streams>
+inline constexpr std::size_t steps_in_block = std::size_t(std::is_same_v<Layout, half_split> ||
+                                                                  takes_pairs_apart<T, P, streams>
+                                                              ? registers / 4
+                                                              : registers / 2) *
+                                              sizeof(P) / sizeof(step_for<Layout, T, P, streams>);
+
+template <class Layout, class T, class P, bool streams>
+inline constexpr Index pairs_in_block =
+    Index(steps_in_block<Layout, T, P, streams>) * step_for<Layout, T, P, streams>::pairs;
+
+/// n steps from pair `first` on, of every head.
+template <class Layout, class P, bool streams, class T, class S, bool inverse, std::size_t... k>
+EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
+                                      Index first, prefetch_distance ahead) {
+  using step = step_for<Layout, T, P, streams>;
+  const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
   // again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
-  const T* in = x.in + first;
-  T* out = x.out + first;
-  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
-      const Index at = Index(number()) * lanes<P>;
-      const P u = load<P>(in + at), v = load<P>(in + at + pairs);
-      if constexpr (prefetch) {
-        prefetch_line<number(), P>(in + at, ahead);
-        prefetch_line<number(), P>(in + at + pairs, ahead);
-      }
-      store(out + at, multiply_subtract(u, cos, multiply(v, sin)));
-      store(out + at + pairs, multiply_add(v, cos, multiply(u, sin)));
-    };
-    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
-  }
-}
-
-/// n packets of channels from pair `first` on, interleaved: each packet holds lanes / 2 whole pairs.
-template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(interleaved, std::index_sequence<k...>, token_heads<T> x,
-                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
-  const P signs = inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>();
-  const auto scaled = [&](const S* entries) {
-    return inverse ? multiply(load_each_twice<P>(entries), fill<P>(row.scale)) : load_each_twice<P>(entries);
-  };
-  const P c[] = {scaled(row.cos + first + Index(k) * (lanes<P> / 2))...};
-  const P s[] = {multiply(load_each_twice<P>(row.sin + first + Index(k) * (lanes<P> / 2)), signs)...};
-  const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride;
-  const T* in = x.in + 2 * first;
-  T* out = x.out + 2 * first;
-  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
-      const Index at = Index(number()) * lanes<P>;
-      const P pairs = load<P>(in + at);
-      if constexpr (prefetch) prefetch_line<number(), P>(in + at, ahead);
-      store(out + at, multiply_add(pairs, cos, multiply(swap_neighbours(pairs), sin)));
-    };
-    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
-  }
+  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels from one pair to the next
+  const T* in = x.in + stride * first;
+  T* out = x.out + stride * first;
+  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride)
+    (steps[k].template turn<k, streams>(in + stride * Index(k) * step::pairs,
+                                        out + stride * Index(k) * step::pairs, pairs, ahead),
+     ...);
 }
 
 /// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets,
 /// then scalars.
-template <class Layout, class P, std::size_t n, bool prefetch, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool streams, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
                                        prefetch_distance ahead) {
-  constexpr Index block = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
+  constexpr Index block = Index(n) * step_for<Layout, T, P, streams>::pairs;
   for (; row.pairs - first >= block; first += block)
-    rotate_block<P, prefetch>(Layout{}, std::make_index_sequence<n>{}, x, row, first, ahead);
+    rotate_block<Layout, P, streams>(std::make_index_sequence<n>{}, x, row, first, ahead);
   if (first == row.pairs) return;
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, prefetch>(x, row, first, ahead);
+    rotate_blocks<Layout, P, n / 2, streams>(x, row, first, ahead);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, prefetch>(x, row, first, ahead);
+    rotate_blocks<Layout, half_packet<P>, 1, streams>(x, row, first, ahead);
   else
     rotate_scalars<Layout>(x, row, first);
 }
@@ -151,13 +246,10 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // The packets of a block hold cos and sin; the rest of the registers is for two operands each
-    // (half_split) or one.
-    constexpr std::size_t n = std::is_same_v<Layout, half_split> ? registers / 8 : registers / 4;
-    constexpr Index held = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
+    constexpr std::size_t n = steps_in_block<Layout, T, P, true>;
     if (ahead == 0) {
-      rotate_blocks<Layout, P, n, false>(x, row, 0, 0);
-    } else if (row.pairs <= held) {
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, false>, false>(x, row, 0, 0);
+    } else if (row.pairs <= pairs_in_block<Layout, T, P, true>) {
       rotate_blocks<Layout, P, n, true>(x, row, 0, ahead);
     } else {
       // The registers hold a part of the row only. Passing through the heads once per part would leave the
