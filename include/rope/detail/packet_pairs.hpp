@@ -59,27 +59,77 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 
-/// The inverse of load_even_odd.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_even_odd(A* to, const P& even, const P& odd) {
+/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. Entries that
+/// stand twice in a register, as swap_neighbours asks for, are half as many; which way is faster depends on
+/// whether that matters. bfloat16 comes apart for nothing and always is.
+template <class T, class P>
+inline constexpr bool can_take_apart =
 #if defined(EIGEN_VECTORIZE_SSE)
-  static_assert(std::is_same_v<A, float> && lanes<P> == 4, "wider packets exchange neighbours instead");
-  _mm_storeu_ps(to, _mm_unpacklo_ps(__m128(even), __m128(odd)));
-  _mm_storeu_ps(to + 4, _mm_unpackhi_ps(__m128(even), __m128(odd)));
-#else
-  static_assert(std::is_void_v<P>, "only SSE packets of channels are taken apart");
-#endif
-}
-
-/// Whether interleaved channels of type T are best rotated by taking neighbours apart, with one table entry
-/// per lane. bfloat16 comes apart for nothing. Four floats at a time, entries that stand twice in a register
-/// would be too few to keep, so this saves loads where the entries of a row are read again for each head.
-template <class T, class P, bool rereads_entries>
-inline constexpr bool takes_pairs_apart =
-#if defined(EIGEN_VECTORIZE_SSE)
-    (rereads_entries && std::is_same_v<T, float> && lanes<P> == 4) ||
+    (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
+
+#if defined(EIGEN_VECTORIZE_SSE)
+// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+#endif
+
+/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
+  const P a = load<P>(from), b = load<P>(from + lanes<P>);
+  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+}
+/// The inverse of load_pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
+  store(to, P(low_lanes(first, second)));
+  store(to + lanes<P>, P(high_lanes(first, second)));
+}
+/// One table entry per pair, in the order of load_pairs.
+template <class P, class T, class A>
+EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    return load<P>(entries);
+  } else {
+    // Of every 128 bits, the first half comes from the first register.
+    constexpr int half = int(8 / sizeof(A));
+    A ordered[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) {
+      const int block = i / (2 * half), place = i % (2 * half);
+      ordered[i] = entries[block * half + place % half + (place < half ? 0 : lanes<P> / 2)];
+    }
+    return load<P>(ordered);
+  }
+}
 
 /// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
 /// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
@@ -112,6 +162,11 @@ EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m128 even, __m128
 }
 #endif
 
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
+  return load_even_odd<P>(from);
+}
+
 /// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
@@ -127,6 +182,11 @@ EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, cons
   const bits upper = bitwise_and(round(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(round(even))));
 #endif
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
+  store_even_odd(to, first, second);
 }
 
 }  // namespace detail

@@ -70,10 +70,12 @@ void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
   }
 }
 
-/// Number k of a run of registers of `bytes` asks for the cache line `ahead` bytes after it, once per line.
+/// Piece k of a run of pieces of `bytes` asks for the cache lines that begin `ahead` bytes after it, once
+/// each.
 template <std::size_t k, std::size_t bytes, class T>
 EIGEN_ALWAYS_INLINE void prefetch_line(const T* start, prefetch_distance ahead) {
-  if constexpr (k * bytes % cache_line < bytes) prefetch_after(start, ahead);
+  for (std::size_t line = 0; line < bytes; line += cache_line)
+    if (k * bytes % cache_line < bytes) prefetch_after(start, ahead + line);
 }
 
 /// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
@@ -167,7 +169,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
   }
 };
 
-/// interleaved, taken apart: the even channels are the first ones of pairs, the odd ones the second.
+/// interleaved, taken apart: the first channels of lanes<P> pairs in one packet, the second ones in another.
 template <class T, class P>
 struct rotation_step<interleaved, T, P, true> {
   static constexpr Index pairs = lanes<P>;
@@ -175,46 +177,40 @@ struct rotation_step<interleaved, T, P, true> {
 
   template <class S, bool inverse>
   EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
-      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
-        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
+    if constexpr (inverse) {
+      c = multiply(c, fill<P>(row.scale));
+      s = multiply(s, fill<P>(-row.scale));
+    }
+  }
 
   template <std::size_t k, bool prefetch>
   EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
-    const auto [u, v] = load_even_odd<P>(in);
+    const auto [u, v] = load_pairs<P>(in);
     if constexpr (prefetch) prefetch_line<k, 2 * sizeof(T) * lanes<P>>(in, ahead);
-    store_even_odd(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
+    store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
 
-/// The step for data that stays in the cache, or streams through it.
-template <class Layout, class T, class P, bool streams>
-using step_for = rotation_step<Layout, T, P,
-                               std::is_same_v<Layout, half_split> ? std::is_same_v<T, Eigen::bfloat16>
-                                                                  : takes_pairs_apart<T, P, streams>>;
+/// Steps in a block: its table entries take half of the registers.
+template <class Layout, class T, class P, bool apart>
+inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
+                                              sizeof(rotation_step<Layout, T, P, apart>);
 
-/// Steps in a block: its table entries take a quarter of the registers, or half of them where a step needs no
-/// more than one operand besides.
-template <class Layout, class T, class P, bool streams>
-inline constexpr std::size_t steps_in_block = std::size_t(std::is_same_v<Layout, half_split> ||
-                                                                  takes_pairs_apart<T, P, streams>
-                                                              ? registers / 4
-                                                              : registers / 2) *
-                                              sizeof(P) / sizeof(step_for<Layout, T, P, streams>);
-
-template <class Layout, class T, class P, bool streams>
+template <class Layout, class T, class P, bool apart>
 inline constexpr Index pairs_in_block =
-    Index(steps_in_block<Layout, T, P, streams>) * step_for<Layout, T, P, streams>::pairs;
+    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
 
 /// n steps from pair `first` on, of every head.
-template <class Layout, class P, bool streams, class T, class S, bool inverse, std::size_t... k>
+template <class Layout, class P, bool apart, bool streams, class T, class S, bool inverse, std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
                                       Index first, prefetch_distance ahead) {
-  using step = step_for<Layout, T, P, streams>;
+  using step = rotation_step<Layout, T, P, apart>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
   // again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
-  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels from one pair to the next
+  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
   const T* in = x.in + stride * first;
   T* out = x.out + stride * first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride)
@@ -223,19 +219,19 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
      ...);
 }
 
-/// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets,
+/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller blocks, then smaller packets,
 /// then scalars.
-template <class Layout, class P, std::size_t n, bool streams, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool apart, bool streams, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
                                        prefetch_distance ahead) {
-  constexpr Index block = Index(n) * step_for<Layout, T, P, streams>::pairs;
+  constexpr Index block = Index(n) * rotation_step<Layout, T, P, apart>::pairs;
   for (; row.pairs - first >= block; first += block)
-    rotate_block<Layout, P, streams>(std::make_index_sequence<n>{}, x, row, first, ahead);
+    rotate_block<Layout, P, apart, streams>(std::make_index_sequence<n>{}, x, row, first, ahead);
   if (first == row.pairs) return;
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, streams>(x, row, first, ahead);
+    rotate_blocks<Layout, P, n / 2, apart, streams>(x, row, first, ahead);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, streams>(x, row, first, ahead);
+    rotate_blocks<Layout, half_packet<P>, 1, apart, streams>(x, row, first, ahead);
   else
     rotate_scalars<Layout>(x, row, first);
 }
@@ -246,19 +242,31 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    constexpr std::size_t n = steps_in_block<Layout, T, P, true>;
+    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
+    constexpr std::size_t n = steps_in_block<Layout, T, P, apart>;
     if (ahead == 0) {
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, false>, false>(x, row, 0, 0);
-    } else if (row.pairs <= pairs_in_block<Layout, T, P, true>) {
-      rotate_blocks<Layout, P, n, true>(x, row, 0, ahead);
-    } else {
-      // The registers hold a part of the row only. Passing through the heads once per part would leave the
-      // order of memory, which costs more than reading the row from the L1 cache for each head.
-      for (Index h = 0; h < x.heads; ++h)
-        rotate_blocks<Layout, P, n, true>(
-            token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, 1, x.in_stride, x.out_stride},
-            row, 0, ahead);
+      rotate_blocks<Layout, P, n, apart, false>(x, row, 0, 0);
+      return;
     }
+    // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
+    // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
+    // AVX-512).
+    constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
+    if (row.pairs <= pairs_in_block<Layout, T, P, apart> &&
+        (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>)) {
+      rotate_blocks<Layout, P, n, apart, true>(x, row, 0, ahead);
+      return;
+    }
+    // Where the registers do not hold the row, passing through the heads once per part of it would leave the
+    // order of memory, which costs more than reading the row from the L1 cache for each head.
+    constexpr std::size_t last_n = steps_in_block<Layout, T, P, last_apart>;
+    const bool held = row.pairs <= pairs_in_block<Layout, T, P, last_apart>;
+    const Index together = held ? x.heads : 1;
+    for (Index h = 0; h < x.heads; h += together)
+      rotate_blocks<Layout, P, last_n, last_apart, true>(
+          token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
+                         x.out_stride},
+          row, 0, ahead);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
