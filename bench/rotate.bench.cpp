@@ -1,10 +1,12 @@
 // Rotation beside an in-place scale of the same bytes (in place) or a copy (out of place), and beside other
 // ways to write it. Names: what/layout/type/order/batch x tokens x heads x head_dim/threads.
 
+#include "other_rotations.hpp"
 #include "support.hpp"
 
-#include <complex>
-#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -106,64 +108,13 @@ void query_and_key(benchmark::State& state, Index tokens) {
       [&] { rope::rotate<rope::half_split>(std::pair(queries, keys), table, 1); });
 }
 
-// Other ways to write the rotation of [tokens, heads, head_dim] floats, with the same table.
-
-void plain_loop_half_split(float* x, const rope::frequency_table<float>& table, const shape& s) {
-  const Index pairs = s.head_dim / 2;
-  for (Index t = 0; t < s.tokens; ++t) {
-    const float *c = table.cos(t + 1).data(), *n = table.sin(t + 1).data();
-    for (Index h = 0; h < s.heads; ++h) {
-      float* u = x + (t * s.heads + h) * s.head_dim;
-      for (Index i = 0; i < pairs; ++i) {
-        const float a = u[i], b = u[i + pairs];
-        u[i] = a * c[i] - b * n[i];
-        u[i + pairs] = b * c[i] + a * n[i];
-      }
-    }
-  }
-}
-
-void plain_loop_interleaved(float* x, const rope::frequency_table<float>& table, const shape& s) {
-  const Index pairs = s.head_dim / 2;
-  for (Index t = 0; t < s.tokens; ++t) {
-    const float *c = table.cos(t + 1).data(), *n = table.sin(t + 1).data();
-    for (Index h = 0; h < s.heads; ++h) {
-      float* u = x + (t * s.heads + h) * s.head_dim;
-      for (Index i = 0; i < pairs; ++i) {
-        const float a = u[2 * i], b = u[2 * i + 1];
-        u[2 * i] = a * c[i] - b * n[i];
-        u[2 * i + 1] = b * c[i] + a * n[i];
-      }
-    }
-  }
-}
-
-void eigen_arrays_half_split(float* x, const rope::frequency_table<float>& table, const shape& s) {
-  const Index pairs = s.head_dim / 2;
-  Eigen::ArrayXf a(pairs);
-  for (Index t = 0; t < s.tokens; ++t) {
-    const auto c = table.cos(t + 1), n = table.sin(t + 1);
-    for (Index h = 0; h < s.heads; ++h) {
-      Eigen::Map<Eigen::ArrayXf> u(x + (t * s.heads + h) * s.head_dim, pairs), v(u.data() + pairs, pairs);
-      a = u;
-      u = u * c - v * n;
-      v = v * c + a * n;
-    }
-  }
-}
-
-void complex_multiply(float* x, const Eigen::ArrayXXcf& polar, const shape& s) {
-  for (Index t = 0; t < s.tokens; ++t)
-    for (Index h = 0; h < s.heads; ++h)
-      Eigen::Map<Eigen::ArrayXcf>(reinterpret_cast<std::complex<float>*>(x + (t * s.heads + h) * s.head_dim),
-                                  s.head_dim / 2) *= polar.col(t);
-}
-
-void another_way(benchmark::State& state, shape s, const auto& way) {
+void another_way(benchmark::State& state, shape s, const bench::rotation_way& way) {
+  const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens);
   auto x = channels<float>(s.size());
+  const std::function<void()> rotation = way.prepare(x.data(), table, s.tokens, s.heads, s.head_dim);
   bench::beside_the_limit(
       state, 2.0 * sizeof(float) * static_cast<double>(s.size()),
-      [&] { bench::scale_in_place(x.data(), s.size(), 1); }, [&] { way(x.data()); });
+      [&] { bench::scale_in_place(x.data(), s.size(), 1); }, rotation);
 }
 
 constexpr shape decode = {1, 1, 32, 128}, tokens64 = {1, 64, 32, 128}, prefill512 = {1, 512, 32, 128},
@@ -179,6 +130,18 @@ void register_in_place(const shape& s, order o = order::bshd, int threads = 1, b
   })->UseManualTime();
 }
 
+template <class Layout, class T>
+void register_out_of_place(const shape& s) {
+  const std::string name = std::string("rotate_out_of_place/") + bench::layout_name<Layout>() + "/" +
+                           bench::type_name<T>() + "/bshd/" + s.name() + "/1 thread";
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    out_of_place<Layout, T>(state, s);
+  })->UseManualTime();
+}
+
+/// The shapes of the plot of time against tokens.
+constexpr Index token_counts[] = {1, 4, 16, 64, 256, 1024, 4096, 16384};
+
 template <class Layout>
 void register_layout() {
   for (const shape& s : {decode, tokens64, prefill512, prefill4096, bert}) {
@@ -187,6 +150,9 @@ void register_layout() {
     register_in_place<Layout, Eigen::bfloat16>(s);
     register_in_place<Layout, Eigen::half>(s);
   }
+  for (const Index tokens : token_counts)
+    if (tokens != decode.tokens && tokens != tokens64.tokens && tokens != prefill4096.tokens)
+      register_in_place<Layout, float>({1, tokens, 32, 128});
   for (const order o : {order::bhsd, order::sbhd, order::thd}) {
     register_in_place<Layout, float>(bert, o);
     register_in_place<Layout, float>(prefill4096, o);
@@ -203,11 +169,8 @@ void register_layout() {
     register_in_place<Layout, Eigen::bfloat16>(s, order::bshd, 2);
   }
   for (const shape& s : {decode, prefill512, prefill4096}) {
-    const std::string name = std::string("rotate_out_of_place/") + bench::layout_name<Layout>() +
-                             "/float/bshd/" + s.name() + "/1 thread";
-    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-      out_of_place<Layout, float>(state, s);
-    })->UseManualTime();
+    register_out_of_place<Layout, float>(s);
+    register_out_of_place<Layout, Eigen::bfloat16>(s);
   }
 }
 
@@ -222,25 +185,18 @@ int main(int argc, char** argv) {
         [=](benchmark::State& state) { query_and_key(state, tokens); })
         ->UseManualTime();
 
-  for (const shape& s : {decode, prefill512, prefill4096}) {
-    const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 8);
-    Eigen::ArrayXXcf polar(s.head_dim / 2, s.tokens);
-    for (Index t = 0; t < s.tokens; ++t) {
-      polar.col(t).real() = table.cos(t + 1);
-      polar.col(t).imag() = table.sin(t + 1);
-    }
-    const auto add = [&](const std::string& name, auto way) {
-      benchmark::RegisterBenchmark((name + "/float/bshd/" + s.name() + "/1 thread").c_str(),
+  std::vector<bench::rotation_way> ways = bench::plain_ways();
+#if ROPE_BENCH_TORCH
+  for (const bench::rotation_way& way : bench::torch_ways()) ways.push_back(way);
+#endif
+  for (const bench::rotation_way& way : ways)
+    for (const Index tokens : token_counts) {
+      const shape s = {1, tokens, 32, 128};
+      benchmark::RegisterBenchmark((way.name + "/float/bshd/" + s.name() + "/1 thread").c_str(),
                                    [=](benchmark::State& state) { another_way(state, s, way); })
           ->UseManualTime();
-    };
-    add("plain_loop/half_split", [=](float* x) { plain_loop_half_split(x, table, s); });
-    add("plain_loop/interleaved", [=](float* x) { plain_loop_interleaved(x, table, s); });
-    add("eigen_arrays/half_split", [=](float* x) { eigen_arrays_half_split(x, table, s); });
-    add("complex_multiply/interleaved", [=](float* x) { complex_multiply(x, polar, s); });
-  }
+    }
   benchmark::Initialize(&argc, argv);
-  benchmark::AddCustomContext(
-      "eigen", std::to_string(EIGEN_MAJOR_VERSION) + "." + std::to_string(EIGEN_MINOR_VERSION));
+  bench::describe_run();
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -23,13 +24,15 @@ namespace bench {
 
 using rope::Index;
 
-/// Two threads that spin for work, so that waking them is not what is measured.
+/// Two threads. The second one spins for work for a while, so that waking it is not what is measured, and
+/// sleeps through the cases of one thread, so that it does not slow them.
 class two_threads {
  public:
   two_threads() : helper_([this] { help(); }) {}
   ~two_threads() {
     work_ = nullptr;
     ticket_.fetch_add(1, std::memory_order_release);
+    ticket_.notify_one();
     helper_.join();
   }
   Index threads() const { return 2; }
@@ -39,6 +42,7 @@ class two_threads {
       for (Index i = 1; i < count; i += 2) body(i);
     };
     ticket_.fetch_add(1, std::memory_order_release);
+    ticket_.notify_one();
     for (Index i = 0; i < count; i += 2) body(i);
     while (done_.load(std::memory_order_acquire) != ticket_.load(std::memory_order_relaxed)) {
     }
@@ -47,8 +51,8 @@ class two_threads {
  private:
   void help() {
     for (unsigned seen = 0;;) {
-      while (ticket_.load(std::memory_order_acquire) == seen) {
-      }
+      for (int spins = 0; ticket_.load(std::memory_order_acquire) == seen; ++spins)
+        if (spins == 1 << 16) ticket_.wait(seen, std::memory_order_acquire);
       ++seen;
       if (!work_) return;
       work_();
@@ -113,6 +117,21 @@ void scale_in_place(T* x, Index count, int threads) {
     part(0, 1);
   else
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
+}
+
+/// What a reader of the results must know of the build and the machine.
+inline void describe_run() {
+  benchmark::AddCustomContext("eigen", std::to_string(EIGEN_WORLD_VERSION) + "." +
+                                           std::to_string(EIGEN_MAJOR_VERSION) + "." +
+                                           std::to_string(EIGEN_MINOR_VERSION));
+  benchmark::AddCustomContext("compiler", ROPE_BENCH_COMPILER);
+  benchmark::AddCustomContext("flags", ROPE_BENCH_FLAGS);
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line);)
+    if (line.rfind("model name", 0) == 0) {
+      benchmark::AddCustomContext("cpu", line.substr(line.find(':') + 2));
+      break;
+    }
 }
 
 template <class T>

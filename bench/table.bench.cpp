@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
     const rope::frequency_table<float> table(f, positions);
     benchmark::DoNotOptimize(table.cos(1).data());
   });
+  bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Plots of benchmark results, and the speed table of the README.
+
+    bench/plot.py build/native/bench/rotate.json build/native/bench/table.json ...
+
+Reads what Google Benchmark wrote, writes bench/results/*.svg and the part of README.md between its two
+"speed" comments. Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+COLOURS = ["#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#7a6a4f", "#337ea9", "#999999"]
+
+
+class Plot:
+    """A rectangle with axes, in a picture of fixed size."""
+
+    def __init__(self, title, note, width=860, height=460, left=74, bottom=96, top=56, right=20):
+        self.width, self.height = width, height
+        self.x0, self.x1 = left, width - right
+        self.y0, self.y1 = height - bottom, top
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            'font-family="system-ui, sans-serif" font-size="12" fill="#333">',
+            f'<rect width="{width}" height="{height}" fill="white"/>']
+        self.text(left, 22, title, size=15, weight="bold")
+        self.text(left, 40, note, colour="#777")
+
+    def text(self, x, y, text, size=12, anchor="start", colour="#333", weight="normal", angle=None):
+        turn = f' transform="rotate({angle} {x:.1f} {y:.1f})"' if angle else ""
+        text = text.replace("&", "&amp;").replace("<", "&lt;")
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
+                          f'fill="{colour}" font-weight="{weight}"{turn}>{text}</text>')
+
+    def line(self, x0, y0, x1, y1, colour="#ddd", width=1, dash=""):
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" '
+                          f'stroke="{colour}" stroke-width="{width}"{dashes}/>')
+
+    def box(self, x, y, width, height, colour):
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+                          f'fill="{colour}"/>')
+
+    def curve(self, points, colour, dash=""):
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+        if not dash:
+            self.parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+
+    def write(self, name):
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / name).write_text("\n".join(self.parts) + "\n</svg>\n")
+
+
+def bars(name, title, note, groups, series, value, target=None):
+    """One group of bars per shape, one bar per series; value(group, series) is a share of the limit or None."""
+    plot = Plot(title, note)
+    for tenth in range(0, 11, 2):
+        y = plot.y0 + (plot.y1 - plot.y0) * tenth / 11
+        plot.line(plot.x0, y, plot.x1, y, "#bbb" if tenth == 10 else "#eee")
+        plot.text(plot.x0 - 8, y + 4, f"{tenth / 10:.1f}", anchor="end")
+    plot.text(18, (plot.y0 + plot.y1) / 2, "share of the limit", anchor="middle", angle=-90)
+    step = (plot.x1 - plot.x0) / len(groups)
+    width = 0.8 * step / len(series)
+    for g, group in enumerate(groups):
+        for s, one in enumerate(series):
+            share = value(group, one)
+            if share is None:
+                continue
+            height = (plot.y0 - plot.y1) * min(share, 1.1) / 1.1
+            x = plot.x0 + g * step + 0.1 * step + s * width
+            plot.box(x, plot.y0 - height, width - 1, height, COLOURS[s])
+            plot.text(x + width / 2, plot.y0 - height - 3, f"{share:.2f}", size=8, anchor="middle")
+        plot.text(plot.x0 + (g + 0.5) * step, plot.y0 + 16, group, anchor="middle")
+    legend(plot, series)
+    plot.write(name)
+
+
+def legend(plot, names, dashes=None):
+    x, y = plot.x0, plot.height - 40
+    for i, one in enumerate(names):
+        length = 34 + 7 * len(one)
+        if x + length > plot.x1:
+            x, y = plot.x0, y + 18
+        plot.line(x, y - 4, x + 16, y - 4, COLOURS[i % len(COLOURS)], 3, (dashes or {}).get(one, ""))
+        plot.text(x + 21, y, one)
+        x += length
+
+
+def curves(name, title, note, series, x_label, y_label, dashes=None):
+    """series: {name: [(x, y), ...]}, both axes logarithmic."""
+    plot = Plot(title, note, bottom=110)
+    points = [p for line in series.values() for p in line]
+    if not points:
+        return
+    low_x, high_x = (math.log2(f(p[0] for p in points)) for f in (min, max))
+    low_y, high_y = math.floor(math.log10(min(p[1] for p in points))), math.ceil(math.log10(max(p[1] for p in points)))
+
+    def at(x, y):
+        return (plot.x0 + (plot.x1 - plot.x0) * (math.log2(x) - low_x) / max(high_x - low_x, 1e-9),
+                plot.y0 + (plot.y1 - plot.y0) * (math.log10(y) - low_y) / max(high_y - low_y, 1))
+
+    for exponent in range(low_y, high_y + 1):
+        y = at(2 ** low_x, 10 ** exponent)[1]
+        plot.line(plot.x0, y, plot.x1, y)
+        plot.text(plot.x0 - 8, y + 4, f"{10 ** exponent:g}", anchor="end")
+    for x in sorted({p[0] for p in points}):
+        plot.line(at(x, 10 ** low_y)[0], plot.y0, at(x, 10 ** low_y)[0], plot.y1, "#eee")
+        plot.text(at(x, 10 ** low_y)[0], plot.y0 + 16, str(x), anchor="middle")
+    plot.text((plot.x0 + plot.x1) / 2, plot.y0 + 34, x_label, anchor="middle")
+    plot.text(18, (plot.y0 + plot.y1) / 2, y_label, anchor="middle", angle=-90)
+    for i, (one, line) in enumerate(series.items()):
+        plot.curve([at(*p) for p in sorted(line)], COLOURS[i % len(COLOURS)], (dashes or {}).get(one, ""))
+    legend(plot, list(series), dashes)
+    plot.write(name)
+
+
+def load(files):
+    cases, context = {}, {}
+    for file in files:
+        result = json.loads(pathlib.Path(file).read_text())
+        context = result["context"] | context
+        for case in result["benchmarks"]:
+            if case.get("run_type", "iteration") == "iteration":
+                cases[case["name"].removesuffix("/manual_time")] = case
+    return cases, context
+
+
+def tokens_of(name):
+    return int(name.split("/")[4].split("x")[1])
+
+
+def rotation(cases, note):
+    shapes = ["1x1x32x128", "1x64x32x128", "1x512x32x128", "1x4096x32x128", "8x128x12x64"]
+    for layout in ("half_split", "interleaved"):
+        bars(f"rotate_{layout}.svg", f"rotate<{layout}> in place, one thread",
+             "beside x *= a on the same bytes; " + note, shapes, ["float", "double", "bfloat16", "half"],
+             lambda shape, kind, layout=layout: cases.get(f"rotate/{layout}/{kind}/bshd/{shape}/1 thread", {})
+             .get("share"))
+    series, limit = {}, {}
+    for name, case in cases.items():
+        what, layout, kind, order, *_ = name.split("/") + [""] * 4
+        if kind != "float" or order != "bshd" or not re.search(r"/1x\d+x32x128/1 thread$", name):
+            continue
+        if what.startswith("rotate_"):
+            continue
+        label = f"rope {layout}" if what == "rotate" else f"{what} {layout}"
+        series.setdefault(label.replace("_", " "), []).append((tokens_of(name), case["us"]))
+        if what == "rotate" and layout == "half_split":
+            limit[tokens_of(name)] = case["us"] * case["share"]
+    series["x *= a"] = sorted(limit.items())
+    if limit:
+        curves("rotate_tokens.svg", "One layer's queries, (1, tokens, 32, 128) float, one thread", note, series,
+               "tokens", "microseconds", {"x *= a": "5 4"})
+
+
+def attention(cases, note):
+    series = {}
+    for name, case in cases.items():
+        parts = name.split("/")
+        if parts[0] == "attention_tokens":
+            series.setdefault(parts[1], []).append((int(parts[2]), case["us"] / 1e3))
+    curves("attention_tokens.svg", "Causal attention, 32 query and 8 key heads of 128, float, one thread", note, series,
+           "tokens", "milliseconds")
+
+
+def share(cases, name):
+    return f"{cases[name]['share']:.2f}" if name in cases else "–"
+
+
+def readme_table(cases, context):
+    prefix = "rotate/{}/{}/bshd/{}/{}"
+    rows = [("prefill (1, 4096, 32, 128) float", "float", "1x4096x32x128", "1 thread"),
+            ("the same, two threads", "float", "1x4096x32x128", "2 threads"),
+            ("prefill (1, 512, 32, 128) float, in cache", "float", "1x512x32x128", "1 thread"),
+            ("decode (1, 1, 32, 128) float, in L1", "float", "1x1x32x128", "1 thread"),
+            ("(8, 128, 12, 64) float", "float", "8x128x12x64", "1 thread"),
+            ("prefill bfloat16", "bfloat16", "1x4096x32x128", "1 thread"),
+            ("prefill half", "half", "1x4096x32x128", "1 thread")]
+    lines = ["| rotation, share of the limit | half_split | interleaved |", "|---|---|---|"]
+    for label, *key in rows:
+        lines.append("| " + " | ".join([label] + [share(cases, prefix.format(layout, *key))
+                                                  for layout in ("half_split", "interleaved")]) + " |")
+    lines.append("| out of place, share of a copy | " + " | ".join(
+        share(cases, f"rotate_out_of_place/{layout}/float/bshd/1x4096x32x128/1 thread")
+        for layout in ("half_split", "interleaved")) + " |")
+    for what, label in (("plain_loop", "a plain loop over the same table"), ("eigen_arrays", "Eigen array expressions"),
+                        ("complex_product", "complex product (Eigen)"), ("torch_complex", "complex product (PyTorch)"),
+                        ("torch_rotate_half", "rotate_half (PyTorch)")):
+        row = [share(cases, f"{what}/{layout}/float/bshd/1x4096x32x128/1 thread")
+               for layout in ("half_split", "interleaved")]
+        if set(row) != {"–"}:
+            lines.append(f"| {label}, prefill float | " + " | ".join(row) + " |")
+    date = context["date"][:10]
+    machine = f"{context.get('cpu', 'unknown processor')}, {context['num_cpus']} cores"
+    build = f"{context.get('compiler', '')} {context.get('flags', '')}, Eigen {context.get('eigen', '')}"
+    lines += ["", f"{machine}; {build}; {date}. The limit is `x *= a` on the same bytes, timed in turn with the case."]
+    return "\n".join(lines)
+
+
+def main(files):
+    cases, context = load(files)
+    note = f"{context.get('cpu', '')}, {context.get('flags', '')}, {context['date'][:10]}"
+    rotation(cases, note)
+    attention(cases, note)
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    begin, end = "<!-- speed: written by bench/plot.py -->\n", "<!-- /speed -->"
+    if begin in text:
+        before, rest = text.split(begin, 1)
+        readme.write_text(before + begin + readme_table(cases, context) + "\n" + end + rest.split(end, 1)[1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
