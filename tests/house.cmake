@@ -14,7 +14,7 @@ set(levels
   "layout softmax parallel"
   "frequencies phase positions view"
   "permute scaling table"
-  "axes rotate scaling_variants model_rope"
+  "axes given_table rotate scaling_variants model_rope"
   "attention gradient kv_cache xpos import_hugging_face import_gguf"
   "describe multi_head_attention"
   "rope")

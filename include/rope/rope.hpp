@@ -8,6 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/describe.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/given_table.hpp>
 #include <rope/import_gguf.hpp>
 #include <rope/import_hugging_face.hpp>
 #include <rope/kv_cache.hpp>

@@ -23,6 +23,9 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+struct given_entries;  // given_table.hpp
+}  // namespace detail
 
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
@@ -112,7 +115,8 @@ class frequency_table {
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position.
+  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros if its entries were
+  /// given.
   const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
@@ -123,9 +127,11 @@ class frequency_table {
   /// inv_freq, attention_factor, the way angles are made, and the coordinates if given; the range of
   /// positions does not count.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles and
-  /// coordinates.
+  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
+  /// coordinates and given entries.
   bool is_exact_range() const { return by_position_; }
+  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
+  bool is_given() const { return given_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -140,11 +146,17 @@ class frequency_table {
 
   /// The rows without any check.
   detail::table_view<S> view() const {
-    return {entries_.data(), pairs(), first_, attention_factor() == 1.0,
+    return {entries_.data(),
+            pairs(),
+            first_,
+            given_,
+            given_ || attention_factor() == 1.0,
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
  private:
+  friend struct detail::given_entries;
+
   struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
@@ -272,9 +284,9 @@ class frequency_table {
   std::int64_t first_;
   Index rows_;
   std::uint64_t fingerprint_;
-  bool by_position_ = true;
+  bool by_position_ = true, given_ = false;
   detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
-  std::vector<unsigned char> at_origin_;  // per row of coordinates; empty for a range
+  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
 }  // namespace ROPE_ABI

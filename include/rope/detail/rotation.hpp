@@ -12,6 +12,7 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/table_view.hpp>
+#include <rope/detail/workspace.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>
 #include <rope/positions.hpp>
@@ -85,6 +86,23 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
   }
 }
 
+/// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
+/// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
+///
+/// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
+template <class S>
+const S* inverted_row(const S* cos, Index pairs) {
+  struct inverted_rows {};
+  S* row = workspace<inverted_rows, S>(2 * pairs);
+  for (Index i = 0; i < pairs; ++i) {
+    const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+    const double norm = c * c + s * s;
+    row[i] = static_cast<S>(c / norm);
+    row[i + pairs] = static_cast<S>(s / norm);
+  }
+  return row;
+}
+
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
@@ -95,7 +113,8 @@ class rotation {
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        scale_(table.is_given() ? S(1)
+                                : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
         in_place_(x.data == out.data) {
     // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
     constexpr Index cached_bytes = Index{1} << 18;
@@ -150,6 +169,8 @@ class rotation {
     if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
     if (identity) return;
     const S* cos = table_.cos(position);
+    if constexpr (inverse)
+      if (table_.given) cos = inverted_row(cos, table_.pairs);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_}, ahead_);
   }
 

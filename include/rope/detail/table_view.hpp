@@ -17,15 +17,16 @@ struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
   std::int64_t first;              // position of row 0
-  bool unit;                       // attention_factor is 1
-  const unsigned char* at_origin;  // per row, for tables of coordinates; else null
+  bool given;                      // cos^2 + sin^2 may differ from entry to entry
+  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
 
   /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
 
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position] != 0);
+    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
 };
 

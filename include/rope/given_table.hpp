@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_GIVEN_TABLE_HPP
+#define ROPE_GIVEN_TABLE_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/detail/given_entries.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/table_row.hpp>
+#include <rope/phase.hpp>
+#include <rope/table.hpp>
+
+/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
+/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+///
+///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+///
+/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
+/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+///
+/// \tparam S                 float or double: the type of a table entry
+/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
+/// \param  attention_factor  m, finite and positive
+///
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
+/// copies
+///            of a wide form differ
+/// Accuracy:  an entry is the correctly rounded cos or sin of the given angle, as in every frequency_table
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; `forward` of its
+/// RotaryEmbedding and
+///            of Transformer Engine's return such angles in the repeated and the concatenated form
+template <class S = float, class Derived>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
+                                   std::int64_t first = 0, double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived>,
+                "table_of_angles: angles are float or double; 16-bit types lose them");
+  const auto& values = angles.derived().eval();
+  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
+  std::vector<phase> phases(static_cast<std::size_t>(pairs));
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index i = 0; i < pairs; ++i)
+          phases[static_cast<std::size_t>(i)] = phase_of(detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i));
+        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
+      });
+}
+
+/// The table of learned rotations that each turn several pairs, by a range of speeds.
+///
+///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+/// \param rotations  Eigen expression [rows, rotations], radians
+/// \param ranges     vector [ranges]
+///
+/// Throws:    as above, also for a range
+/// Accuracy:  as above; the product is exact
+/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
+template <class S = float, class Derived, class Ranges>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
+                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
+                                   double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
+                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
+  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
+  const auto& turns = rotations.derived().eval();
+  const auto& speeds = ranges.derived().eval();
+  const Index count = speeds.size(), pairs = turns.cols() * count;
+  if (pairs == 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
+                        turns.rows(), ", ", turns.cols(), "] and ", count));
+  for (Index f = 0; f < count; ++f)
+    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+  std::vector<phase> phases(static_cast<std::size_t>(pairs));
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index a = 0; a < turns.cols(); ++a) {
+          const double turn =
+              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+          for (Index f = 0; f < count; ++f)
+            phases[static_cast<std::size_t>(a * count + f)] = phase_of(static_cast<double>(speeds(f)), turn);
+        }
+        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
+      });
+}
+
+/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+///
+/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
+/// exactly 1 where it is 1 to the precision of the entries.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
+///                  Eigen::half or Eigen::bfloat16
+///
+/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
+/// differ,
+///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
+///          entries; the row and the pair are named
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    table_form form, std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
+                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
+  const auto& c = cos.derived().eval();
+  const auto& s = sin.derived().eval();
+  detail::check_same_shape("table_of_cos_sin", c, s);
+  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
+  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
+  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  return detail::given_entries::table<S>("table_of_cos_sin",
+                                         detail::given_entries::origin(pairs, std::sqrt(square)), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             const Index column = detail::column(form, i);
+                                             cos_row[i] = static_cast<S>(c(r, column));
+                                             sin_row[i] = static_cast<S>(s(r, column));
+                                           }
+                                         });
+}
+
+/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
+/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///
+/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
+///            inverse are numbers
+/// Accuracy:  the entries, rounded to S
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
+                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
+  const auto& c = cos.derived().eval();
+  const auto& s = sin.derived().eval();
+  detail::check_same_shape("table_of_entries", c, s);
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
+  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             cos_row[i] = static_cast<S>(c(r, i));
+                                             sin_row[i] = static_cast<S>(s(r, i));
+                                           }
+                                         });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_GIVEN_TABLE_HPP
