@@ -15,7 +15,7 @@ set(levels
   "frequencies phase positions view"
   "permute scaling table"
   "axes given_table rotate scaling_variants model_rope"
-  "attention gradient kv_cache xpos import_hugging_face import_gguf"
+  "attention gradient kv_cache polar xpos import_hugging_face import_gguf"
   "describe multi_head_attention"
   "rope")
 set(level 0)

@@ -17,6 +17,7 @@
 #include <rope/parallel.hpp>
 #include <rope/permute.hpp>
 #include <rope/phase.hpp>
+#include <rope/polar.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
 #include <rope/scaling.hpp>
