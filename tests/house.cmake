@@ -14,7 +14,7 @@ set(levels
   "layout softmax parallel"
   "frequencies phase positions view"
   "permute scaling table"
-  "axes given_table rotate scaling_variants model_rope"
+  "axes fourier given_table rotate scaling_variants model_rope"
   "attention gradient kv_cache polar xpos import_hugging_face import_gguf"
   "describe multi_head_attention"
   "rope")

@@ -7,6 +7,7 @@
 #include <rope/attention.hpp>
 #include <rope/config.hpp>
 #include <rope/describe.hpp>
+#include <rope/fourier.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/given_table.hpp>
 #include <rope/import_gguf.hpp>
