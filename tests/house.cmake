@@ -11,9 +11,9 @@ endfunction()
 set(levels
   "version"
   "config"
-  "layout softmax parallel"
+  "layout softmax parallel position_maps"
   "frequencies phase positions view"
-  "permute scaling table"
+  "permute scaling table temperature"
   "axes fourier given_table rotate scaling_variants model_rope"
   "attention gradient kv_cache polar xpos import_hugging_face import_gguf"
   "describe multi_head_attention"

@@ -19,12 +19,14 @@
 #include <rope/permute.hpp>
 #include <rope/phase.hpp>
 #include <rope/polar.hpp>
+#include <rope/position_maps.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
 #include <rope/scaling.hpp>
 #include <rope/scaling_variants.hpp>
 #include <rope/softmax.hpp>
 #include <rope/table.hpp>
+#include <rope/temperature.hpp>
 #include <rope/version.hpp>
 #include <rope/view.hpp>
 
