@@ -1,4 +1,4 @@
-# Every C++ block of the README that names an example is that example, byte for byte:
+# 1. Every C++ block of the README that names an example is that example, byte for byte:
 #
 #   <!-- examples/NAME.cpp -->
 #   ```cpp
@@ -30,4 +30,68 @@ endwhile()
 
 if(marks EQUAL 0 OR NOT blocks EQUAL marks)
   message(SEND_ERROR "README.md names ${marks} examples, and ${blocks} of these names are followed by a ```cpp block")
+endif()
+
+# 2. Every piece of code in the second column of a table that names tests occurs in one of them, white space aside:
+#
+#   <!-- tests/laws/NAME.test.cpp tests/laws/OTHER.test.cpp -->
+#   | theirs | here | difference |
+#   |---|---|---|
+#   | ... | `code` `more code` | ... |
+
+# One space for any white space, and none after an opening bracket, where a line may have been broken.
+function(squeeze text result)
+  string(REGEX REPLACE "[ \t\n]+" " " text "${text}")
+  string(REGEX REPLACE "([({]) " "\\1" text "${text}")
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+file(READ ${root}/README.md rest)
+set(lines 0)
+set(tables 0)
+while(rest MATCHES "<!-- (tests/[^\n]*[.]cpp) -->\n")
+  set(names ${CMAKE_MATCH_1})
+  string(FIND "${rest}" "${CMAKE_MATCH_0}" begin)
+  string(LENGTH "${CMAKE_MATCH_0}" length)
+  math(EXPR begin "${begin} + ${length}")
+  string(SUBSTRING "${rest}" ${begin} -1 rest)
+  math(EXPR tables "${tables} + 1")
+
+  set(tests "")
+  string(REPLACE " " ";" files "${names}")
+  foreach(file IN LISTS files)
+    file(READ ${root}/${file} text)
+    string(APPEND tests "${text}")
+  endforeach()
+  squeeze("${tests}" tests)
+
+  # Rows are cut off the front one by one: as a list they would fall apart at the semicolons of the code.
+  while(rest MATCHES "^[|]([^|\n]*)[|]([^\n]*)\n")
+    set(cells "${CMAKE_MATCH_2}")
+    string(LENGTH "${CMAKE_MATCH_0}" length)
+    string(SUBSTRING "${rest}" ${length} -1 rest)
+    string(FIND "${cells}" "|" end)
+    string(SUBSTRING "${cells}" 0 ${end} cell)
+    while(cell MATCHES "`([^`]*)`")
+      set(code "${CMAKE_MATCH_1}")
+      string(FIND "${cell}" "`${code}`" begin)
+      string(LENGTH "`${code}`" length)
+      math(EXPR begin "${begin} + ${length}")
+      string(SUBSTRING "${cell}" ${begin} -1 cell)
+      squeeze("${code}" code)
+      string(FIND "${tests}" "${code}" found)
+      if(found EQUAL -1)
+        message(SEND_ERROR "README.md shows `${code}`, which ${names} does not run")
+      endif()
+      math(EXPR lines "${lines} + 1")
+    endwhile()
+  endwhile()
+  if(NOT rest MATCHES "^\n")
+    message(SEND_ERROR "README.md has a table of ${names} that does not end with an empty line")
+  endif()
+endwhile()
+
+string(REGEX MATCHALL "<!-- tests/" marks "${rest}")
+if(lines EQUAL 0 OR marks)
+  message(SEND_ERROR "README.md has ${tables} tables of tested code with ${lines} pieces of code")
 endif()

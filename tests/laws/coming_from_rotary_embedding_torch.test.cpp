@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rope.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/other_libraries.hpp"
+
+/// Every line of the README's table "Coming from rotary-embedding-torch": its code, against what theirs
+/// computes. The formulas are those of lucidrains/rotary-embedding-torch 8bb4643; tests/readme.cmake finds
+/// the lines in this file.
+
+namespace {
+
+using namespace rope;
+using other::has_frequencies;
+using other::random_array;
+using other::rotation_error;
+using other::scaled_rotation_error;
+using other::tensor4;
+constexpr auto neighbours = other::pairing::neighbours;
+
+/// `freqs` of RotaryEmbedding(dim, theta).
+long double lang(Index i, Index dim, long double theta = 10000) { return other::inv_freq(theta, i, dim); }
+
+/// The token of row r of a (batch, heads, tokens, head_dim) tensor.
+Index token(const tensor4& x, Index r) { return other::on_axis(x, r, 2); }
+
+/// Angles [rows, pairs], each column twice: what `forward` and `get_axial_freqs` return.
+template <class Angle>
+Eigen::ArrayXXd repeated(Index rows, Index pairs, Angle angle) {
+  Eigen::ArrayXXd freqs(rows, 2 * pairs);
+  for (Index r = 0; r < rows; ++r)
+    for (Index c = 0; c < 2 * pairs; ++c) freqs(r, c) = static_cast<double>(angle(r, c / 2));
+  return freqs;
+}
+
+struct fixture {
+  tensor4 q = tensor4({2, 3, 20, 64}, 1), k = tensor4({2, 3, 20, 64}, 2);  // (batch, heads, tokens, head_dim)
+  tensor4 before = q, k_before = k;
+
+  /// The error of q turned by position(token) with theirs' default frequencies of dim = 32.
+  template <class Position>
+  long double error(Position position, std::size_t token_axis = 2) const {
+    return rotation_error(before, q, neighbours, 16, [&](Index r, Index i) {
+      return static_cast<long double>(position(other::on_axis(q, r, token_axis))) * lang(i, 32);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
+  fixture x;
+  tensor4 &q = x.q, &k = x.k;
+  frequency_table table(frequencies(32), 8192);
+  SECTION("rotate_queries_or_keys(q)") {
+    rotate<interleaved>(bhsd(q), table);
+    CHECK(x.error([](Index t) { return t; }) <= 1);
+  }
+  SECTION("both at once") {
+    rotate<interleaved>(std::pair(bhsd(q), bhsd(k)), table);
+    CHECK(x.error([](Index t) { return t; }) <= 1);
+    std::swap(x.q, x.k);
+    std::swap(x.before, x.k_before);
+    CHECK(x.error([](Index t) { return t; }) <= 1);
+  }
+  SECTION("offset = 7") {
+    rotate<interleaved>(bhsd(q), table, 7);
+    CHECK(x.error([](Index t) { return 7 + t; }) <= 1);
+  }
+  SECTION("seq_before_head_dim = True") {
+    rotate<interleaved>(bshd(q), table);
+    CHECK(x.error([](Index t) { return t; }, 1) <= 1);
+  }
+  SECTION("rotate_queries_with_cached_keys(q, k)") {
+    k = x.k_before = tensor4({2, 3, 50, 64}, 3);
+    const Index q_len = 20, k_len = 50;
+    rotate<interleaved>(bhsd(q), table, k_len - q_len);
+    rotate<interleaved>(bhsd(k), table);
+    CHECK(x.error([](Index t) { return 30 + t; }) <= 1);
+    CHECK(rotation_error(x.k_before, k, neighbours, 16, [&](Index r, Index i) {
+            return static_cast<long double>(token(k, r)) * lang(i, 32);
+          }) <= 1);
+    // The cache that rotates new keys only holds the same.
+    tensor4 k_new = x.k_before, v = x.k_before;
+    kv_cache<float> cache(2, 64, 3, 64);
+    for (Index t = 0; t < k_len; t += 25)
+      cache.append<interleaved>(bhsd(k_new).token_range(t, 25), bhsd(v).token_range(t, 25), table);
+    Index different = 0;
+    const auto keys = cache.keys(), expected = head_view<const float>(bhsd(k));
+    for (Index b = 0; b < 2; ++b)
+      for (Index t = 0; t < k_len; ++t)
+        for (Index h = 0; h < 3; ++h)
+          for (Index d = 0; d < 64; ++d) different += keys.at(b, t, h)[d] != expected.at(b, t, h)[d] ? 1 : 0;
+    CHECK(different == 0);
+  }
+}
+
+TEST_CASE("rotary-embedding-torch: frequencies", "[coming_from]") {
+  CHECK(has_frequencies(frequencies(32, 5e5), 16, [](Index i) { return lang(i, 32, 5e5L); }));
+  CHECK(has_frequencies(frequencies(32, 1e4, ntk_scaling{4}), 16,
+                        [](Index i) { return lang(i, 32, 1e4L * std::pow(4.0L, 32.0L / 30)); }));
+  CHECK(
+      has_frequencies(frequencies(32, 1e4, linear_scaling{2}), 16, [](Index i) { return lang(i, 32) / 2; }));
+  CHECK(has_frequencies(frequencies::pixel(16, 256), 8, [](Index i) {
+    return 3.14159265358979323846264L *
+           (1 + static_cast<long double>(i) * 127 / 7);  // linspace(1, 128, 8) pi
+  }));
+  CHECK(has_frequencies(frequencies::constant(4), 4, [](Index) { return 1.0L; }));
+  const Eigen::Array3f f(0.5f, 0.25f, 3);
+  CHECK(has_frequencies(frequencies::custom(f), 3, [&](Index i) { return static_cast<long double>(f(i)); }));
+}
+
+TEST_CASE("rotary-embedding-torch: interpolated positions", "[coming_from]") {
+  fixture x;
+  tensor4& q = x.q;
+  rotate<interleaved>(bhsd(q), frequency_table(frequencies(32, 1e4, linear_scaling{2}), 100), 7);
+  CHECK(x.error([](Index t) { return static_cast<long double>(t + 7) / 2; }) <= 1);
+}
+
+TEST_CASE("rotary-embedding-torch: any positions", "[coming_from]") {
+  fixture x;
+  tensor4& q = x.q;
+  Eigen::ArrayXd t = Eigen::ArrayXd::LinSpaced(20, -3.7, 11.1);
+  frequency_table table(frequencies(32), t);
+  rotate<interleaved>(bhsd(q), table);
+  CHECK(x.error([&](Index token) { return t(token); }) <= 1);
+}
+
+TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[coming_from]") {
+  fixture x;
+  tensor4& t = x.q;
+  const auto angle_of = [](Index row, Index i) {
+    return static_cast<double>(row) * 0.37 - 2.5 * static_cast<double>(i);
+  };
+  const auto angle = [&](Index r, Index i) { return angle_of(token(t, r), i); };
+  const Eigen::ArrayXXd freqs = repeated(20, 8, angle_of);
+  SECTION("as it is") {
+    rotate<interleaved>(bhsd(t), table_of_angles(freqs, table_form::repeated));
+    CHECK(rotation_error(x.before, t, neighbours, 8, angle) <= 1);
+  }
+  SECTION("start_index = 40") {
+    const auto table = table_of_angles(freqs, table_form::repeated);
+    rotate<interleaved>(bhsd(t).channels(40, 16), table);
+    CHECK(rotation_error(x.before, t, neighbours, 8, angle, 40) <= 1);
+  }
+  SECTION("scale = 1.5") {
+    rotate<interleaved>(bhsd(t), table_of_angles(freqs, table_form::repeated, 0, 1.5));
+    CHECK(scaled_rotation_error(x.before, t, neighbours, 8, angle, [](Index, Index) { return 1.5L; }) <= 1);
+  }
+  SECTION("a scale per angle") {
+    // [tokens, pairs]: theirs have every column of both twice.
+    Eigen::ArrayXXd angles(20, 8);
+    for (Index i = 0; i < 8; ++i) angles.col(i) = freqs.col(2 * i);
+    const Eigen::ArrayXXd scale = 1 + 0.1 * random_array(20, 8, 6);
+    rotate<interleaved>(bhsd(t), table_of_entries(angles.cos() * scale, angles.sin() * scale));
+    CHECK(scaled_rotation_error(x.before, t, neighbours, 8, angle, [&](Index r, Index i) {
+            return static_cast<long double>(scale(token(t, r), i));
+          }) <= 1);
+  }
+  SECTION("more rows of freqs than tokens") {
+    const auto table = table_of_angles(repeated(33, 8, angle_of), table_form::repeated);
+    const Index tokens = 20;
+    rotate<interleaved>(bhsd(t), table, table.rows() - tokens);
+    CHECK(rotation_error(x.before, t, neighbours, 8,
+                         [&](Index r, Index i) { return angle_of(13 + token(t, r), i); }) <= 1);
+  }
+}
+
+TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
+  fixture x;
+  tensor4& t = x.q;
+  SECTION("an angle per pair") {
+    const Eigen::ArrayXXd rotations = random_array(20, 32, 7);
+    rotate<interleaved>(bhsd(t), table_of_angles(rotations, table_form::half_width));
+    CHECK(rotation_error(x.before, t, neighbours, 32,
+                         [&](Index r, Index i) { return rotations(token(t, r), i); }) <= 1);
+  }
+  SECTION("freq_ranges") {
+    const Eigen::ArrayXXd rotations = random_array(20, 4, 7);
+    const Eigen::Array4d freq_ranges(0.5, 1, 2, 4);
+    rotate<interleaved>(bhsd(t), table_of_angles(rotations, freq_ranges));
+    CHECK(rotation_error(x.before, t, neighbours, 16, [&](Index r, Index i) {
+            return static_cast<long double>(rotations(token(t, r), i / 4)) * freq_ranges(i % 4);
+          }) <= 1);
+  }
+  SECTION("a batch of rotations") {
+    const Eigen::ArrayXXd rotations = random_array(2 * 20, 32, 7);  // (batch, tokens, pairs), stacked
+    const std::vector<Index> starts = {0, 20};
+    rotate<interleaved>(bhsd(t), table_of_angles(rotations, table_form::half_width), row_starts{starts});
+    CHECK(rotation_error(x.before, t, neighbours, 32, [&](Index r, Index i) {
+            return rotations(20 * other::on_axis(t, r, 0) + token(t, r), i);
+          }) <= 1);
+  }
+}
+
+// apply_pope_to_qk of PoPE-pytorch, which the README of rotary-embedding-torch names as its potential
+// successor.
+TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
+  const tensor4 q({1, 2, 5, 16}, 4), k({1, 2, 5, 16}, 5);
+  tensor4 polar_q({1, 2, 5, 32}, 0), polar_k({1, 2, 5, 32}, 0);
+  const Eigen::ArrayXXd learned = Eigen::ArrayXXd::Constant(2, 16, -0.7);
+  frequency_table table(polar_frequencies(16), 1024);
+  polar<interleaved>(bhsd(q), bhsd(polar_q), table);
+  polar<interleaved>(bhsd(k), bhsd(polar_k), table, polar_bias(learned));
+  long double worst = 0;
+  for (Index r = 0; r < q.rows(); ++r)
+    for (Index i = 0; i < 16; ++i)
+      for (const bool key : {false, true}) {
+        const long double size = std::log1p(std::exp(static_cast<long double>(key ? k(r, i) : q(r, i))));
+        const long double angle =
+            static_cast<long double>(token(q, r)) * std::pow(1e4L, -static_cast<long double>(i) / 16) -
+            (key ? 0.7L : 0);
+        const tensor4& got = key ? polar_k : polar_q;
+        worst = (std::max)({worst, std::abs(got(r, 2 * i) - size * std::cos(angle)) / size,
+                            std::abs(got(r, 2 * i + 1) - size * std::sin(angle)) / size});
+      }
+  CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
+}

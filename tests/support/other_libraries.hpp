@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_OTHER_LIBRARIES_HPP
+#define ROPE_TESTS_OTHER_LIBRARIES_HPP
+
+/// What other libraries compute, from their formulas in long double loops, on tensors in their order of axes.
+/// Shares no code with the library.
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+namespace other {
+
+using Index = Eigen::Index;
+
+/// A row-major tensor of rank 4 or 3; the library takes it where it takes an Eigen::Tensor.
+template <std::size_t rank>
+struct tensor {
+  static constexpr int NumIndices = int(rank);
+  static constexpr int Layout = Eigen::RowMajor;
+  std::array<Index, rank> extents;
+  std::vector<float> values;
+
+  /// Channels between 2^-7 and 4 in magnitude, of a seed.
+  tensor(std::array<Index, rank> shape, std::uint64_t seed) : extents(shape) {
+    Index count = 1;
+    for (const Index extent : shape) count *= extent;
+    testing::random numbers(seed);
+    values.resize(static_cast<std::size_t>(count));
+    for (float& value : values) value = static_cast<float>(numbers.scaled(-7, 1));
+  }
+  float* data() { return values.data(); }
+  const float* data() const { return values.data(); }
+  Index dimension(std::size_t axis) const { return extents[axis]; }
+  /// Rows of channels: the product of all axes but the last.
+  Index rows() const { return static_cast<Index>(values.size()) / channels(); }
+  Index channels() const { return extents[rank - 1]; }
+  /// Channel d of row r, where rows count through all axes but the last.
+  float& operator()(Index r, Index d) { return values[static_cast<std::size_t>(r * channels() + d)]; }
+  float operator()(Index r, Index d) const { return values[static_cast<std::size_t>(r * channels() + d)]; }
+};
+using tensor4 = tensor<4>;
+
+/// The index of row r of a [a, b, c, channels] tensor on axis b or c.
+template <std::size_t rank>
+Index on_axis(const tensor<rank>& x, Index r, std::size_t axis) {
+  Index after = 1;
+  for (std::size_t a = axis + 1; a + 1 < rank; ++a) after *= x.extents[a];
+  return r / after % x.extents[axis];
+}
+
+/// [rows, columns] in [-5, 5) of a seed.
+inline Eigen::ArrayXXd random_array(Index rows, Index columns, std::uint64_t seed) {
+  testing::random numbers(seed);
+  Eigen::ArrayXXd values(rows, columns);
+  for (double& value : values.reshaped()) value = 10 * numbers.unit() - 5;
+  return values;
+}
+
+/// base^(-2 i / d)
+inline long double inv_freq(long double base, Index i, Index d) {
+  return std::pow(base, -2 * static_cast<long double>(i) / static_cast<long double>(d));
+}
+
+/// Whether a schedule has the frequencies `expected(i)`: 2 ulp of double off, and as much for the formula
+/// here.
+template <class Frequencies, class Expected>
+bool has_frequencies(const Frequencies& f, Index pairs, Expected expected) {
+  bool same = f.pairs() == pairs && f.axes() == 1;
+  for (Index i = 0; same && i < pairs; ++i)
+    same = std::abs(static_cast<long double>(f.inv_freq()(i, 0)) - expected(i)) <= 4 * 0x1p-52L * expected(i);
+  return same;
+}
+
+/// YaRN: the frequency of pair i, after Peng et al. 2023, arXiv:2309.00071, with bounds rounded outwards.
+inline long double yarn(long double base, Index i, Index d, long double s, long double original_length) {
+  const auto pair_of = [&](long double turns) {
+    return static_cast<long double>(d) * std::log(original_length / (turns * 6.28318530717958647692529L)) /
+           (2 * std::log(base));
+  };
+  const long double low = std::floor(pair_of(32)), high = std::ceil(pair_of(1));
+  const long double ramp = std::clamp((static_cast<long double>(i) - low) / (high - low), 0.0L, 1.0L);
+  return inv_freq(base, i, d) * (1 - ramp + ramp / s);
+}
+
+enum class pairing { neighbours, halves };
+
+/// How many times what is allowed `after` is off from `before` with every pair of channels [first, first + 2
+/// pairs) turned by angle(row, pair) and scaled by factor(row, pair); infinite where a channel outside of
+/// them changed.
+template <std::size_t rank, class Angle, class Factor>
+long double scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
+                                  Index pairs, const Angle& angle, const Factor& factor, Index first = 0) {
+  long double worst = 0;
+  for (Index r = 0; r < before.rows(); ++r) {
+    for (Index d = 0; d < before.channels(); ++d)
+      if ((d < first || d >= first + 2 * pairs) && before(r, d) != after(r, d))
+        return std::numeric_limits<long double>::infinity();
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = first + (layout == pairing::neighbours ? 2 * i : i),
+                  v = first + (layout == pairing::neighbours ? 2 * i + 1 : i + pairs);
+      const long double a = before(r, u), b = before(r, v), m = factor(r, i);
+      const long double c = m * std::cos(static_cast<long double>(angle(r, i))),
+                        s = m * std::sin(static_cast<long double>(angle(r, i)));
+      // One more u for the product of m with an entry, and for an inv_freq that is 2 ulp of double off.
+      const long double norm = m * std::hypot(a, b), bound = tolerance::rotation_bound<float>(norm) +
+                                                             tolerance::unit_roundoff<float>() * norm;
+      for (const long double error : {after(r, u) - (a * c - b * s), after(r, v) - (b * c + a * s)})
+        worst = std::abs(error) <= worst * bound ? worst : std::abs(error) / bound;
+    }
+  }
+  return worst;
+}
+template <std::size_t rank, class Angle>
+long double rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout, Index pairs,
+                           const Angle& angle, Index first = 0) {
+  return scaled_rotation_error(
+      before, after, layout, pairs, angle, [](Index, Index) { return 1.0L; }, first);
+}
+
+}  // namespace other
+
+#endif  // ROPE_TESTS_OTHER_LIBRARIES_HPP
