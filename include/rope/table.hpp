@@ -23,9 +23,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
-struct given_entries;  // given_table.hpp
-}  // namespace detail
 
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
@@ -115,8 +112,7 @@ class frequency_table {
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros if its entries were
-  /// given.
+  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
   const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
@@ -124,8 +120,8 @@ class frequency_table {
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
   /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates if given; the range of
-  /// positions does not count.
+  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
+  /// of positions does not count, but that of given entries does.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
   /// coordinates and given entries.

@@ -12,6 +12,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Fills a table from entries that are given: detail/given_entries.hpp.
+struct given_entries;
+
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
