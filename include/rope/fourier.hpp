@@ -105,8 +105,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
           now[j] = now[j] + step[j];
         }
         for (Index d = 0; d < pairs; ++d) {
-          cos_row[d] = static_cast<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
-          sin_row[d] = static_cast<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
+          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
+          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
         }
       });
 }

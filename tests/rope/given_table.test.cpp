@@ -282,6 +282,48 @@ TEST_CASE("entries without an inverse are refused", "[given_table]") {
   CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries<double>(cos, sin); }, "row 1, pair 2"));
 }
 
+TEST_CASE("vLLM's cache is two half-width tables side by side", "[given_table]") {
+  const float_tables x(40, 8, 1);
+  float_matrix cos_sin_cache(40, 16);
+  cos_sin_cache << x.cos, x.sin;
+  CHECK(same_entries(
+      table_of_cos_sin(cos_sin_cache.leftCols(8), cos_sin_cache.rightCols(8), table_form::half_width),
+      table_of_cos_sin(x.cos, x.sin, table_form::half_width)));
+}
+
+// Golden vector G22: the MRotaryEmbedding cases of onnxruntime/test/contrib_ops. Its tables are no rotations:
+// cos rows {1, 1.01, 1.02}, {1.1, 1.11, 1.12}, ...; pair i reads the row of the token's position on axis i
+// (time 0, 1; height 1, 2; width 2, 3). The values are exact in decimals.
+TEST_CASE("ONNX Runtime's MRotaryEmbedding gives its values", "[given_table]") {
+  matrix cos(2, 3), sin(2, 3);
+  for (Index t = 0; t < 2; ++t)
+    for (Index i = 0; i < 3; ++i) {
+      const auto row = static_cast<double>(t + i), column = static_cast<double>(i);
+      cos(t, i) = 1 + 0.1 * row + 0.01 * column;
+      sin(t, i) = 0.1 + 0.05 * row + 0.01 * column;
+    }
+  std::vector<float> x(24);
+  for (std::size_t d = 0; d < x.size(); ++d) x[d] = static_cast<float>(d + 1);
+  const auto agrees = [&](const std::vector<double>& printed) {
+    for (std::size_t d = 0; d < x.size(); ++d)
+      CHECK_THAT(static_cast<double>(x[d]), testing::WithinAbs(printed[d], 4 * 0x1p-24 * 40));
+  };
+  SECTION("sections [1, 1, 1], half_split, [batch, tokens, heads * head_dim]") {
+    rotate<half_split>(bshd(x.data(), 1, 2, 2, 6), table_of_entries(cos, sin));
+    agrees({0.60,  1.42,  2.34,  4.10,  5.87,  7.98,  6.00,  7.12,  8.34,  10.70, 13.49, 16.62,
+            11.90, 13.37, 14.94, 19.55, 23.51, 27.81, 17.60, 19.37, 21.24, 27.05, 32.03, 37.35});
+  }
+  SECTION("interleaved, scale 0.5, [batch, heads, tokens, head_dim]") {
+    rotate<interleaved>(bhsd(x.data(), 1, 2, 2, 6), table_of_entries(cos * 0.5, sin * 0.5));
+    agrees({0.40, 1.05, 1.345, 2.46,  2.39, 4.21,  3.25, 4.925,  4.395,  6.995,  5.64,  9.405,
+            5.80, 7.65, 7.045, 10.08, 8.39, 12.85, 8.95, 12.425, 10.395, 15.515, 11.94, 18.945});
+  }
+  SECTION("cos 0 and sin 1, head_dim 8") {
+    rotate<half_split>(bshd(x.data(), 1, 1, 1, 8), table_of_entries(matrix::Zero(1, 3), matrix::Ones(1, 3)));
+    CHECK(std::vector<float>(x.begin(), x.begin() + 8) == std::vector<float>{-4, -5, -6, 1, 2, 3, 7, 8});
+  }
+}
+
 // Each pair of such a table has its own c^2 + s^2, as in xPos.
 TEST_CASE("unrotate inverts every pair of any entries", "[given_table]") {
   const auto check = [](auto number, auto layout) {
