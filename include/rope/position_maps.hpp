@@ -43,7 +43,7 @@ struct self_extend {
   std::int64_t group;
   std::int64_t window;
 
-  std::int64_t query(std::int64_t p) const { return key(p) + window - window / group; }
+  std::int64_t query(std::int64_t p) const;
   std::int64_t key(std::int64_t k) const;
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
@@ -147,6 +147,11 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
                                                       group, " and ", window));
   detail::check_distance("self_extend", k, k);
   return k / group;
+}
+
+inline std::int64_t self_extend::query(std::int64_t p) const {
+  const std::int64_t grouped = key(p);  // checks the group before it divides
+  return grouped + window - window / group;
 }
 
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
