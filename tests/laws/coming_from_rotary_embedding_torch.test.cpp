@@ -122,6 +122,15 @@ TEST_CASE("rotary-embedding-torch: interpolated positions", "[coming_from]") {
   CHECK(x.error([](Index t) { return static_cast<long double>(t + 7) / 2; }) <= 1);
 }
 
+TEST_CASE("rotary-embedding-torch: some positions", "[coming_from]") {
+  fixture x;
+  tensor4& q = x.q;
+  frequency_table table(frequencies(32), 7, 27);
+  CHECK(table.first() == 7);
+  rotate<interleaved>(bhsd(q), table, table.first());
+  CHECK(x.error([](Index t) { return 7 + t; }) <= 1);
+}
+
 TEST_CASE("rotary-embedding-torch: any positions", "[coming_from]") {
   fixture x;
   tensor4& q = x.q;
