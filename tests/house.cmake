@@ -11,10 +11,10 @@ endfunction()
 set(levels
   "version"
   "config"
-  "layout softmax parallel position_maps"
+  "layout softmax parallel position_maps dropout"
   "frequencies phase positions view"
   "permute scaling table temperature"
-  "axes fourier given_table rotate scaling_variants model_rope"
+  "axes fourier given_table rotate scaling_variants model_rope attention_options"
   "attention gradient kv_cache polar xpos import_hugging_face import_gguf"
   "describe multi_head_attention"
   "rope")

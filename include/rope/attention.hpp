@@ -5,11 +5,11 @@
 #include <cmath>
 #include <type_traits>
 
+#include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/attention_kernel.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/workspace.hpp>
-#include <rope/frequencies.hpp>  // is_finite
 #include <rope/layout.hpp>
 #include <rope/rotate.hpp>
 #include <rope/table.hpp>
@@ -19,21 +19,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// Which keys a query sees and how scores are formed.
-///
-/// Key j is at position j and query i at position k.tokens - q.tokens + i: the last query is aligned with the
-/// last key, so a prefill, its chunks and a decoding step against a cache are one rule.
-struct attention_options {
-  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
-  double scale = 0;
-  /// A key is visible when its position <= the query's.
-  bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
-  Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
-  double softcap = 0;
-};
 
 namespace detail {
 
@@ -60,13 +45,11 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
   require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
   require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
           q.heads, k.heads);
-  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: scale must be finite and softcap finite and not negative, got ",
-                       options.scale, " and ", options.softcap));
-  if (options.window < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: window must not be negative, got ", options.window));
+  check_options("attention", options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  if (options.sinks > 0 || !options.sink_logits.empty() || options.bias || options.mask ||
+      !options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+      !options.query_offsets.empty() || options.dropout > 0 || !options.log_sum_exp.empty())
+    ROPE_THROW(std::invalid_argument, message("attention: this kernel does not have the option yet"));
   const double scale =
       options.scale != 0 || q.head_dim == 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.head_dim));
   return {scale, options.causal, options.window, options.softcap};

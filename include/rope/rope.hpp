@@ -5,8 +5,10 @@
 /// Rotary position embeddings: the whole library.
 
 #include <rope/attention.hpp>
+#include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/describe.hpp>
+#include <rope/dropout.hpp>
 #include <rope/fourier.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/given_table.hpp>

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/frequencies.hpp>  // is_finite
+
+/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
+/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+template <class X>
+struct score_view {
+  const X* data = nullptr;
+  Index batch = 1, heads = 1, queries = 1, keys = 1;
+  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+
+  /// Entries of keys 0, 1, ... of one query, key_step() apart.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+
+/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+template <class X>
+score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+
+/// Options of a call of attention; every default is the plain causal attention of a decoder.
+///
+/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
+/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
+/// key_counts[b] where counts are given. Explicit positions replace the rule; they need not be in order, as
+/// in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
+/// mask, the bias, the segments and the count of keys.
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible when its position <= the query's.
+  bool causal = true;
+  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
+  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key.
+  score_view<float> bias = {};
+  /// A key is visible where the mask is true.
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  std::span<const std::int64_t> query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
+  std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  std::span<const std::int64_t> key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
+  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
+  /// positions are counted in each segment as they are in a row. Without key_offsets both are the same.
+  std::span<const std::int64_t> query_offsets = {};
+  std::span<const std::int64_t> key_offsets = {};
+  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
+  /// Which are dropped is a function of the seed and the positions alone, see dropout.hpp.
+  double dropout = 0;
+  std::uint64_t dropout_seed = 0;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
+  /// included; `no_keys` where a query sees nothing.
+  std::span<double> log_sum_exp = {};
+
+  /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+
+namespace detail {
+
+/// Extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+
+inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
+                           Index or_else) {
+  if (got != 0 && static_cast<Index>(got) != allowed && static_cast<Index>(got) != or_else)
+    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                              " or ", or_else, ", got ", got));
+}
+
+inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
+                          Index tokens) {
+  if (offsets.front() != 0 || offsets.back() != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens));
+  for (std::size_t s = 1; s < offsets.size(); ++s)
+    if (offsets[s] < offsets[s - 1])
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
+                                                " after ", offsets[s - 1]));
+}
+
+template <class X>
+void check_scores(const char* function, const char* name, const score_view<X>& x,
+                  const attention_shape& shape) {
+  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
+  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
+             fits(x.keys, shape.keys)))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
+                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
+                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+}
+
+/// Every number in the options that is out of its range, and every list and view that does not fit the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale must be finite and softcap finite and not negative, got ",
+                       options.scale, " and ", options.softcap));
+  if (options.window < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": window must not be negative, got ", options.window));
+  if (options.sinks < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+
+  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
+                 shape.batch * shape.queries);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
+                 shape.batch * shape.keys);
+  require_length(function, "key_counts", options.key_counts.size(), shape.batch, shape.batch);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  for (const std::int64_t count : options.key_counts)
+    if (count < 0 || count > shape.keys)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": key_counts must be in [0, ", shape.keys, "], got ", count));
+  check_scores(function, "bias", options.bias, shape);
+  check_scores(function, "mask", options.mask, shape);
+
+  if (options.query_offsets.empty()) {
+    if (!options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
+    return;
+  }
+  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  if (shape.batch > 1 || !options.key_counts.empty() || !options.query_positions.empty() ||
+      !options.key_positions.empty())
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function,
+                ": query_offsets are for a batch of 1 without positions and key_counts, got a batch of ",
+                shape.batch));
+  if (key_offsets.size() != options.query_offsets.size())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": query_offsets and key_offsets must have the same length, got ",
+                       options.query_offsets.size(), " and ", key_offsets.size()));
+  check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
+  check_offsets(function, "key_offsets", key_offsets, shape.keys);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_OPTIONS_HPP

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_VISIBILITY_HPP
+#define ROPE_DETAIL_VISIBILITY_HPP
+
+#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/attention_options.hpp>
+#include <rope/config.hpp>
+#include <rope/positions.hpp>  // advance
+
+/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
+/// a mask decides.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
+/// the window, or one range and an empty gap at its end.
+struct key_set {
+  Index begin, gap_begin, gap_end, end;
+
+  bool empty() const { return begin == gap_begin && gap_end == end; }
+  bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
+  /// Whether it contains every key of [first, last).
+  bool contains(Index first, Index last) const {
+    return first >= begin && last <= end && (last <= gap_begin || first >= gap_end || gap_begin == gap_end);
+  }
+};
+
+/// The union of two ranges of keys, empty ones included.
+inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
+  if (a_begin >= a_end)
+    return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
+  if (b_begin >= b_end) return {a_begin, a_end, a_end, a_end};
+  if (b_begin < a_begin) return union_of(b_begin, b_end, a_begin, a_end);
+  const Index end = (std::max)(a_end, b_end);
+  if (b_begin <= a_end) return {a_begin, end, end, end};
+  return {a_begin, a_end, b_begin, end};
+}
+
+/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
+/// do not decide, sees_key() holds.
+class visibility {
+ public:
+  visibility(const attention_options& options, const attention_shape& shape)
+      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+
+  const attention_options& options() const { return options_; }
+  const attention_shape& shape() const { return shape_; }
+
+  double scale() const {
+    return options_.scale != 0 || shape_.head_dim == 0 ? options_.scale
+                                                       : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  }
+
+  /// Position of query i of row b, and of key j.
+  std::int64_t query_position(Index b, Index i) const {
+    if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
+    const segment s = segment_of(b, i);
+    return s.keys - s.queries + (i - s.first_query);
+  }
+  std::int64_t key_position(Index b, Index j) const {
+    if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
+    if (options_.query_offsets.empty()) return j;
+    const auto offsets = key_offsets();
+    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+  }
+
+  /// Whether query i of row b sees any key at all, whatever a mask or the order of positions hides.
+  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+
+  /// The keys that the ranges admit for query i of row b.
+  key_set keys_of(Index b, Index i) const {
+    const segment s = segment_of(b, i);
+    const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (!in_order_) return {s.first_key, end, end, end};
+    // Positions are contiguous, so distances are differences of indices.
+    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
+                       position = query_position(b, i);
+    const auto index_of = [&](std::int64_t key_position) {
+      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
+      if (key_position <= start) return s.first_key;
+      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
+    };
+    const Index after = options_.causal ? index_of(advance(position, 1)) : end;
+    if (options_.window == 0) return {s.first_key, after, after, after};
+    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index last = options_.causal ? after : index_of(advance(position, options_.window));
+    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+  }
+
+  /// Whether ranges do not decide alone.
+  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+
+  /// What the ranges leave open, for a key in keys_of().
+  bool sees_key(Index b, Index h, Index i, Index j) const {
+    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
+    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return in_order_ || admits(query_position(b, i), key_position(b, j));
+  }
+
+  /// The rules of position alone.
+  bool admits(std::int64_t query, std::int64_t key) const {
+    if (options_.causal && key > query) return false;
+    if (options_.window == 0 || (key >= 0 && key < options_.sinks)) return true;
+    return key >= retreat(query, options_.window - 1) && key <= advance(query, options_.window - 1);
+  }
+
+  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  bool sees(Index b, Index h, Index i, Index j) const {
+    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+  }
+
+  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
+  bool in_order() const { return in_order_; }
+
+  static bool hides(float bias) { return bias < -1e30f; }
+
+ private:
+  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  struct segment {
+    Index first_query, queries, first_key;
+    std::int64_t keys;
+  };
+
+  segment segment_of(Index b, Index i) const {
+    if (options_.query_offsets.empty())
+      return {0, shape_.queries, 0,
+              options_.key_counts.empty() ? shape_.keys : options_.key_counts[static_cast<std::size_t>(b)]};
+    const auto queries = options_.query_offsets, keys = key_offsets();
+    const auto s =
+        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    return {static_cast<Index>(queries[s]), static_cast<Index>(queries[s + 1] - queries[s]),
+            static_cast<Index>(keys[s]), keys[s + 1] - keys[s]};
+  }
+
+  std::span<const std::int64_t> key_offsets() const {
+    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
+  }
+
+  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+    const bool shared = static_cast<Index>(list.size()) == tokens;
+    return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
+  }
+
+  /// position - steps, held at the end of the range of int64; advance() is its twin.
+  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
+    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
+    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
+  }
+
+  bool keys_in_order() const {
+    const auto list = options_.key_positions;
+    for (std::size_t j = 1; j < list.size(); ++j)
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 && list[j] - list[j - 1] != 1) return false;
+    return true;
+  }
+
+  attention_options options_;
+  attention_shape shape_;
+  bool in_order_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_VISIBILITY_HPP
