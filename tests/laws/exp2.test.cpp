@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// The exponential of the softmax against long double.
+#include <rope/attention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <rope/detail/exp2.hpp>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+namespace {
+
+/// exp2 of one number, through packets P.
+template <class P, class A>
+A exp2_of(A x) {
+  A lanes[64];
+  std::fill(lanes, lanes + 64, x);
+  rope::detail::store(lanes, rope::detail::exp2(rope::detail::load<P>(lanes)));
+  return lanes[rope::detail::lanes<P> - 1];
+}
+
+template <class P, class A>
+long double worst_ulp(long double lowest, long double highest, int draws) {
+  testing::random generator(71);
+  long double worst = 0;
+  for (int i = 0; i < draws; ++i) {
+    // volatile: -ffast-math would keep the digits that the conversion to A drops.
+    const volatile A rounded =
+        static_cast<A>(lowest + (highest - lowest) * static_cast<long double>(generator.unit()));
+    const A x = rounded;
+    worst = (std::max)(worst, tolerance::error_in_ulp(exp2_of<P>(x), std::exp2(static_cast<long double>(x))));
+  }
+  return worst;
+}
+
+template <class P, class A>
+void check() {
+  const long double lowest = std::is_same_v<A, float> ? -125 : -1021;
+  for (const long double from : {-1.0L, -20.0L, lowest}) {
+    const long double worst = worst_ulp<P, A>(from, 0, 200000);
+    UNSCOPED_INFO(from << ": " << worst << " ulp");
+    CHECK(worst <= 1.2L);
+  }
+  CHECK(exp2_of<P>(A(0)) == A(1));
+  for (int n = 0; n >= static_cast<int>(lowest); --n)
+    CHECK(exp2_of<P>(static_cast<A>(n)) == std::ldexp(A(1), n));
+  const A least = std::ldexp(A(1), static_cast<int>(lowest));
+  for (const A far : {A(-126) * 9, A(-1e10), A(-1e30), std::numeric_limits<A>::lowest()})
+    CHECK(exp2_of<P>(far) == least);
+}
+
+}  // namespace
+
+TEST_CASE("exp2 is as accurate as stated, in packets and scalars") {
+  check<rope::detail::packet<float>, float>();
+  check<float, float>();
+  check<rope::detail::packet<double>, double>();
+  check<double, double>();
+}
