@@ -2,14 +2,14 @@
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
-#include <cmath>
 #include <type_traits>
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
-#include <rope/detail/attention_kernel.hpp>
+#include <rope/detail/attend.hpp>
+#include <rope/detail/attention_rows.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/workspace.hpp>
+#include <rope/detail/visibility.hpp>
 #include <rope/layout.hpp>
 #include <rope/rotate.hpp>
 #include <rope/table.hpp>
@@ -24,9 +24,9 @@ namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T>
-attention_rule checked_attention(const head_view<const T>& q, const head_view<const T>& k,
-                                 const head_view<const T>& v, const head_view<T>& out,
-                                 const attention_options& options) {
+visibility checked_attention(const head_view<const T>& q, const head_view<const T>& k,
+                             const head_view<const T>& v, const head_view<T>& out,
+                             const attention_options& options) {
   check_view("attention", q);
   check_view("attention", k);
   check_view("attention", v);
@@ -45,14 +45,9 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
   require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
   require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
           q.heads, k.heads);
-  check_options("attention", options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
-  if (options.sinks > 0 || !options.sink_logits.empty() || options.bias || options.mask ||
-      !options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-      !options.query_offsets.empty() || options.dropout > 0 || !options.log_sum_exp.empty())
-    ROPE_THROW(std::invalid_argument, message("attention: this kernel does not have the option yet"));
-  const double scale =
-      options.scale != 0 || q.head_dim == 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.head_dim));
-  return {scale, options.causal, options.window, options.softcap};
+  const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
+  check_options("attention", options, shape);
+  return {options, shape};
 }
 
 #define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
@@ -87,14 +82,16 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 /// (grouped query);
 ///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
+          class Threads = this_thread>
+requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const attention_options& options = {}) {
+               const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
-  const auto rule = detail::checked_attention<T>(q, k, v, out, options);
-  detail::attend<T>(q, k, v, out, rule);
+  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
+  detail::attend(detail::attention_call<T, detail::no_rotation>{q, k, v, out, rules, {}}, threads);
 }
 
 /// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit
@@ -108,9 +105,12 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// outside
 ///          the table; out is then unchanged
 /// Cost:    as above, and one pass over q and k
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
+          class Threads = this_thread>
+requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const frequency_table<S>& table, const attention_options& options = {}) {
+               const frequency_table<S>& table, const attention_options& options = {},
+               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
@@ -118,22 +118,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   static_assert(
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
-  const auto rule = detail::checked_attention<T>(q, k, v, out, options);
-  // Causal queries before the first key have a negative position and see nothing: they are not rotated.
-  const Index blind = rule.causal ? (std::min)(q.tokens, (std::max)(Index{0}, q.tokens - k.tokens)) : 0;
-  const head_view<const T> seeing = head_view<const T>(q).token_range(blind, q.tokens - blind), keys = k;
-  const detail::contiguous_positions query_positions = {k.tokens - q.tokens + blind}, key_positions = {0};
-  detail::check_rotation<Layout>("attention", seeing, table, query_positions);
-  detail::check_rotation<Layout>("attention", keys, table, key_positions);
-
-  struct rotated_copies {};
-  T* memory = detail::workspace<rotated_copies, T>(q.size() + k.size());
-  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
-  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  detail::rotate_all<Layout, false>(seeing, rotated_q.token_range(blind, q.tokens - blind), table,
-                                    query_positions);
-  detail::rotate_all<Layout, false>(keys, rotated_k, table, key_positions);
-  detail::attend<T>(rotated_q, rotated_k, v, out, rule);
+  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
+  detail::check_rotation<Layout>("attention", q, table, detail::known_range{rules.query_range()});
+  detail::check_rotation<Layout>("attention", k, table, detail::known_range{rules.key_range()});
+  detail::attend(detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, v, out, rules, {&table}},
+                 threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES

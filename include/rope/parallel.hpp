@@ -3,6 +3,7 @@
 #define ROPE_PARALLEL_HPP
 
 #include <algorithm>  // std::min
+#include <atomic>
 #include <concepts>
 
 #include <rope/config.hpp>
@@ -60,31 +61,57 @@ struct this_thread {
 
 namespace detail {
 
+/// How many threads the caller has.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+
+/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
+/// next one when they are free. A call too small to gain from a second thread stays on its own.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  if (pieces <= 1 || work < smallest / tasks) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
   constexpr Index smallest_piece = Index{1} << 18;
-  Index available = 1;
-  if constexpr (thread_source<Threads>)
-    available = threads.threads();
-  else
-    available = threads.numThreads();
-  const Index pieces = (std::min)((std::min)(available, count), bytes / smallest_piece);
+  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
   if (pieces <= 1) {
     if (count > 0) body(Index{0}, count);
     return;
   }
-  const auto run = [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); };
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    const double bytes_per_piece = static_cast<double>(bytes) / static_cast<double>(pieces);
-    threads.parallelFor(pieces, {bytes_per_piece, bytes_per_piece, bytes_per_piece},
-                        [&run](Index first, Index last) {
-                          for (Index piece = first; piece < last; ++piece) run(piece);
-                        });
-  }
+  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
+             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
 }
 
 }  // namespace detail

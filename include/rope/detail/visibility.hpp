@@ -43,6 +43,12 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   return {a_begin, a_end, b_begin, end};
 }
 
+/// Positions whose extremes are known, as check_rotation takes them.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
 /// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
 /// do not decide, sees_key() holds.
 class visibility {
@@ -71,7 +77,26 @@ class visibility {
     return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
   }
 
-  /// Whether query i of row b sees any key at all, whatever a mask or the order of positions hides.
+  /// The positions of all queries that see a key, and of all keys.
+  position_range query_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b)
+      for (Index i = 0; i < shape_.queries; ++i)
+        if (!blind(b, i)) range.include(query_position(b, i));
+    return range;
+  }
+  position_range key_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b) {
+      const Index count = key_count(b);
+      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
+        range.include(key_position(b, j));
+    }
+    return range;
+  }
+
+  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
   bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
 
   /// The keys that the ranges admit for query i of row b.
@@ -119,9 +144,20 @@ class visibility {
   /// Whether keys are at contiguous positions, so that keys_of() decides by position.
   bool in_order() const { return in_order_; }
 
+  /// Positions of the keys of row b where they are listed.
+  const std::int64_t* listed_key_positions(Index b) const {
+    const auto list = options_.key_positions;
+    return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
+  }
+
   static bool hides(float bias) { return bias < -1e30f; }
 
  private:
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+
   /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
   struct segment {
     Index first_query, queries, first_key;
@@ -129,9 +165,7 @@ class visibility {
   };
 
   segment segment_of(Index b, Index i) const {
-    if (options_.query_offsets.empty())
-      return {0, shape_.queries, 0,
-              options_.key_counts.empty() ? shape_.keys : options_.key_counts[static_cast<std::size_t>(b)]};
+    if (options_.query_offsets.empty()) return {0, shape_.queries, 0, key_count(b)};
     const auto queries = options_.query_offsets, keys = key_offsets();
     const auto s =
         static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTEND_HPP
+#define ROPE_DETAIL_ATTEND_HPP
+
+#include <algorithm>  // std::min, std::max
+
+#include <rope/config.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/prefill_kernel.hpp>
+#include <rope/parallel.hpp>
+
+/// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
+/// the number of threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T, class Turn, class Threads>
+void attend_blocks(const attention_call<T, Turn>& call, const Threads& threads) {
+  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn>::tokens_of(call.group()));
+  const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
+  const Index tasks = call.q.batch * heads * blocks;
+  const Index keys = (std::max)(Index{1}, call.k.tokens);
+  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+                 [&](Index task) {
+                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
+                   // fill the gaps.
+                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
+                   const Index b = task / heads % call.q.batch, kv = task % heads;
+                   prefill_block<T, Turn>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
+                 });
+}
+
+template <class T, class Turn, class Threads>
+void attend(const attention_call<T, Turn>& call, const Threads& threads) {
+  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+  attend_blocks(call, threads);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTEND_HPP

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#define ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstdint>
+
+#include <rope/config.hpp>
+#include <rope/detail/attention_panels.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/exp2.hpp>
+#include <rope/detail/packet.hpp>
+#include <rope/detail/visibility.hpp>
+#include <rope/dropout.hpp>
+
+/// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
+/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+///
+/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
+/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [first, last) of a tile.
+struct tile_range {
+  Index first, last;
+  bool empty() const { return first >= last; }
+};
+
+/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
+};
+
+/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
+/// no key has been seen.
+template <class A>
+struct softmax_rows {
+  A* maximum;
+  A* sum;
+};
+
+/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
+/// tanh where scores are capped.
+struct score_factors {
+  double query, cap;
+
+  explicit score_factors(const visibility& rules)
+      : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
+        cap(rules.options().softcap * log2_e) {}
+};
+
+/// Where a row meets a tile: the part of its keys that lies in [begin, begin + count), relative to begin, and
+/// whether keys inside this part may be hidden.
+struct row_in_tile {
+  tile_range range;
+  bool has_holes;
+};
+
+inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+  const auto clip = [&](Index first, Index last) {
+    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
+  };
+  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
+  if (low.empty() && high.empty()) return {{0, 0}, false};
+  if (low.empty()) return {high, by_key};
+  if (high.empty()) return {low, by_key};
+  return {{low.first, high.last}, true};
+}
+
+/// Marks the keys of `row.range` that query (b, h, i) does not see, and returns the first one that it sees,
+/// or the end of the range.
+inline Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
+                        tile_range range, bool* hidden) {
+  for (Index j = range.first; j < range.last; ++j) hidden[j] = !keys.contains(begin + j);
+  if (!rules.in_order()) {
+    const std::int64_t position = rules.query_position(b, i);
+    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !rules.admits(position, of_keys[j]);
+  }
+  if (const auto& mask = rules.options().mask) {
+    const bool* row = mask.at(b, h, i);
+    const Index step = mask.key_step();
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !row[(begin + j) * step];
+  }
+  if (const auto& bias = rules.options().bias) {
+    const float* row = bias.at(b, h, i);
+    const Index step = bias.key_step();
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= visibility::hides(row[(begin + j) * step]);
+  }
+  return std::find(hidden + range.first, hidden + range.last, false) - hidden;
+}
+
+/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+template <class A>
+class tile_softmax {
+  using P = packet<A>;
+
+ public:
+  static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
+
+  /// \param keys  per token of the block that the strip is in, from rows.first_token on
+  tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
+               Index count)
+      : rules_(rules), strip_(strip), keys_(keys), begin_(begin) {
+    const bool by_key = rules.by_key();
+    for (Index r = 0; r < strip.count; ++r) {
+      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1) ? met_[r - 1]
+                                                                    : meet(keys_of(r), begin, count, by_key);
+      if (met_[r].range.empty()) continue;
+      hull_ = hull_.empty() ? met_[r].range
+                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
+                                         (std::max)(hull_.last, met_[r].range.last)};
+    }
+    for (Index r = 0; r < strip.count; ++r)
+      hides_ = hides_ || met_[r].has_holes || met_[r].range.first != hull_.first ||
+               met_[r].range.last != hull_.last;
+  }
+
+  /// Keys of the tile that any row sees.
+  const tile_range& hull() const { return hull_; }
+  /// Whether a row does not see some key of the hull.
+  bool hides() const { return hides_; }
+
+  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
+  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
+    std::fill(shrink_, shrink_ + padded_rows, A(0));
+    A maximum[std::size_t(rows)];
+    for (Index r = 0; r < strip_.count; ++r) {
+      A* row = scores + r * tile;
+      maximum[r] = state.maximum[r];
+      if (!prepare(r, row, factors)) continue;
+      const tile_range whole = packets_of(r);
+      P largest = load<P>(row + whole.first);
+      for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+      const A found = largest_lane(largest);
+      maximum[r] = state.sum[r] == A(0) ? found : (std::max)(found, state.maximum[r]);
+      if (state.sum[r] != A(0)) shrink_[r] = state.maximum[r] - maximum[r];
+    }
+    for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
+    for (Index r = 0; r < strip_.count; ++r) {
+      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
+      state.maximum[r] = maximum[r];
+    }
+  }
+
+  const A* shrink() const { return shrink_; }
+
+  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
+  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+    for (Index c = 0; c < channels; ++c) sum_of(c) *= shrink_[r];
+    const tile_range range = met_[r].range;
+    if (range.empty()) return;
+    find(r);
+    for (Index j = range.first; j < range.last; ++j) {
+      if (hidden_[j]) continue;
+      const auto* value = value_of(j);
+      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * value[c];
+    }
+  }
+
+ private:
+  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+
+  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
+
+  Index find(Index r) {
+    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
+                      met_[r].range, hidden_);
+  }
+
+  /// The packets that the row's part of the tile touches.
+  tile_range packets_of(Index r) const {
+    return {met_[r].range.first / L * L, (met_[r].range.last + L - 1) / L * L};
+  }
+
+  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  bool prepare(Index r, A* row, const score_factors& factors) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) return false;
+    if (rules_.options().softcap > 0) {
+      channels_map<A> scores(row + range.first, range.last - range.first);
+      scores = scores.tanh() * static_cast<A>(factors.cap);
+    }
+    A seen = row[range.first];
+    if (met_[r].has_holes) {
+      const Index first = find(r);
+      if (first == range.last) {
+        met_[r].range = {0, 0};
+        return false;
+      }
+      if (const auto& bias = rules_.options().bias) {
+        const float* added = bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r));
+        for (Index j = range.first; j < range.last; ++j)
+          if (!hidden_[j])
+            row[j] += static_cast<A>(added[(begin_ + j) * bias.key_step()]) * static_cast<A>(log2_e);
+      }
+      seen = row[first];
+      for (Index j = range.first; j < range.last; ++j)
+        if (hidden_[j]) row[j] = seen;
+    }
+    std::fill(row + whole.first, row + range.first, seen);
+    std::fill(row + range.last, row + whole.last, seen);
+    return true;
+  }
+
+  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  A weigh(Index r, A* row, A maximum) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) {
+      std::fill(row + hull_.first, row + hull_.last, A(0));
+      return 0;
+    }
+    const P largest = fill<P>(maximum);
+    P sum = fill<P>(A(0));
+    for (Index j = whole.first; j < whole.last; j += L) {
+      const P weight = exp2(subtract(load<P>(row + j), largest));
+      store(row + j, weight);
+      sum = add(sum, weight);
+    }
+    if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
+      std::fill(row + whole.first, row + range.first, A(0));
+      std::fill(row + range.last, row + whole.last, A(0));
+      if (met_[r].has_holes) {
+        find(r);
+        for (Index j = range.first; j < range.last; ++j)
+          if (hidden_[j]) row[j] = A(0);
+      }
+      sum = fill<P>(A(0));
+      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+    }
+    if (hull_.first < whole.first) std::fill(row + hull_.first, row + whole.first, A(0));
+    if (hull_.last > whole.last) std::fill(row + whole.last, row + hull_.last, A(0));
+    if (rules_.options().dropout > 0) drop(r, row);
+    return sum_of_lanes(sum);
+  }
+
+  void drop(Index r, A* row) const {
+    const Index i = strip_.token_of(r), b = strip_.batch_row;
+    const auto kept = dropout_mask(rules_.options().dropout, rules_.options().dropout_seed)
+                          .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
+    for (Index j = met_[r].range.first; j < met_[r].range.last; ++j)
+      if (!kept.keeps(rules_.key_position(b, begin_ + j))) row[j] = A(0);
+  }
+
+  const visibility& rules_;
+  strip_rows strip_;
+  const key_set* keys_;
+  Index begin_;
+  tile_range hull_ = {0, 0};
+  bool hides_ = false;
+  row_in_tile met_[std::size_t(rows)];
+  A shrink_[std::size_t(padded_rows)];
+  bool hidden_[std::size_t(tile)];
+};
+
+/// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive
+/// -ffast-math.
+template <class A>
+bool all_finite(const A* x, Index count) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i) largest = (std::max)(largest, std::bit_cast<bits>(x[i]) & exponent);
+  return largest != exponent;
+}
+
+/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0) : static_cast<A>(logits[static_cast<std::size_t>(strip.head_of(r))] * log2_e);
+    state.sum[r] = logits.empty() ? A(0) : A(1);
+  }
+}
+
+/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (sum == A(0))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        (const_channels_map<A>(sums, count) / (sum * static_cast<A>(1 - rules.options().dropout)))
+            .template cast<T>();
+}
+
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      sum == A(0) ? attention_options::no_keys
+                  : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_SOFTMAX_HPP

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PREFILL_KERNEL_HPP
+#define ROPE_DETAIL_PREFILL_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <type_traits>
+
+#include <rope/config.hpp>
+#include <rope/detail/attention_panels.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/packet.hpp>
+#include <rope/detail/visibility.hpp>
+#include <rope/detail/workspace.hpp>
+
+/// Attention of many queries. A block of queries of one key head (every query head of its group, consecutive
+/// tokens) is packed into strips once. Each tile of keys and values is packed once per block, rotated on the
+/// way, and serves every strip. What a strip keeps between tiles is its softmax and its weighted sums, so
+/// nothing of size tokens x tokens exists, and memory does not depend on the number of tokens at all.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Memory of a block, cut from the scratch of the thread.
+template <class T>
+struct prefill_scratch {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+
+  Index strips, depth, value_dim, value_panels;
+  A* queries;             // [strips, depth, rows]
+  A* sums;                // [strips, value_panels, rows, width]
+  softmax_rows<A> state;  // [strips, rows]
+  A* scores;              // [rows, tile]
+  A* keys;                // [tile / width, depth, width]
+  A* values;              // [value_panels, tile, width]
+  row_buffers<T> buffers;
+  key_set* visible;  // [tokens]
+
+  prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
+      : strips((tokens * group + shape::rows - 1) / shape::rows),
+        depth(head_dim),
+        value_dim(value_channels),
+        value_panels(shape::padded(value_channels) / shape::width) {
+    struct prefill_numbers {};
+    struct prefill_turned {};
+    struct prefill_keys {};
+    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
+    const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
+    queries =
+        workspace<prefill_numbers, A>(all_rows * (depth + padded_values + 2) + shape::rows * shape::tile +
+                                      shape::tile * (depth + padded_values) + copied);
+    sums = queries + all_rows * depth;
+    state.maximum = sums + all_rows * padded_values;
+    state.sum = state.maximum + all_rows;
+    scores = state.sum + all_rows;
+    keys = scores + shape::rows * shape::tile;
+    values = keys + shape::tile * depth;
+    buffers.wide = values + shape::tile * padded_values;
+    buffers.turned = workspace<prefill_turned, T>(copied);
+    visible = workspace<prefill_keys, key_set>(tokens);
+  }
+
+  A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
+  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
+  softmax_rows<A> strip_state(Index s) const {
+    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
+  }
+};
+
+/// One block: query tokens [first, first + tokens) of row b, of the query heads of key head kv.
+template <class T, class Turn>
+class prefill_block {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+
+ public:
+  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
+  /// a hundredth of the work.
+  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
+
+  prefill_block(const attention_call<T, Turn>& call, Index b, Index kv, Index first, Index tokens)
+      : call_(call),
+        b_(b),
+        kv_(kv),
+        first_(first),
+        tokens_(tokens),
+        factors_(call.rules),
+        m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
+
+  void run() {
+    pack_queries();
+    Index begin = call_.k.tokens, end = 0;
+    for (Index t = 0; t < tokens_; ++t) {
+      const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
+      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+    }
+    // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
+    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile)
+      if (any_sees(tile, (std::min)(shape::tile, end - tile)))
+        attend_tile(tile, (std::min)(shape::tile, end - tile));
+    for (Index s = 0; s < m_.strips; ++s) write(s);
+  }
+
+ private:
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows, all = tokens_ * call_.group();
+    return {b_,
+            first_,
+            kv_ * call_.group(),
+            call_.group(),
+            first_row,
+            (std::min)(Index{shape::rows}, all - first_row)};
+  }
+
+  void pack_queries() {
+    const Index group = call_.group(), rows = tokens_ * group;
+    for (Index t = 0; t < tokens_; ++t)
+      if (!call_.rules.blind(b_, first_ + t))
+        read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
+          const Index row = t * group + g;
+          return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
+        });
+      else
+        for (Index row = t * group; row < (t + 1) * group; ++row) clear_query(row);
+    for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
+    std::fill(m_.sums, m_.state.maximum, A(0));
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
+  }
+
+  void clear_query(Index row) {
+    A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
+    for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
+  }
+
+  bool any_sees(Index begin, Index count) const {
+    for (Index t = 0; t < tokens_; ++t)
+      if (!meet(m_.visible[t], begin, count, false).range.empty()) return true;
+    return false;
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0; n < count; n += shape::width) {
+      const Index here = (std::min)(shape::width, count - n);
+      const auto keys = read_keys<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      pack_transposed(keys.rows, keys.stride, here, shape::width, m_.depth, m_.keys + n * m_.depth,
+                      shape::width);
+      const auto values = read_values<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      for (Index j = 0; j < here; ++j)
+        pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
+                 shape::tile * shape::width);
+    }
+  }
+
+  void attend_tile(Index begin, Index count) {
+    pack_tile(begin, count);
+    bool known = false, finite = true;
+    for (Index s = 0; s < m_.strips; ++s) {
+      const strip_rows rows = rows_of(s);
+      tile_softmax<A> softmax(call_.rules, rows, m_.visible, begin, count);
+      const tile_range hull = softmax.hull();
+      if (hull.empty()) continue;
+      for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+        score_panel(m_.strip_queries(s), m_.keys + n * m_.depth, m_.depth, m_.scores + n);
+      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      if (softmax.hides() && !known) {
+        known = true;
+        for (Index p = 0; p < m_.value_panels; ++p)
+          finite = finite && all_finite(m_.values + p * shape::tile * shape::width, count * shape::width);
+      }
+      if (softmax.hides() && !finite)
+        add_visible_values(s, rows.count, softmax);
+      else
+        add_values(s, hull, softmax.shrink());
+    }
+  }
+
+  void add_values(Index s, tile_range hull, const A* shrink) {
+    A* sums = m_.strip_sums(s);
+    for (Index p = 0; p < m_.value_panels; ++p, sums += shape::rows * shape::width) {
+      const A* values = m_.values + p * shape::tile * shape::width;
+      if (m_.value_dim - p * shape::width > lanes<packet<A>>)
+        value_panel<A, shape::packets>(m_.scores, values, hull.first, hull.last, shrink, sums);
+      else
+        value_panel<A, 1>(m_.scores, values, hull.first, hull.last, shrink, sums);
+    }
+  }
+
+  void add_visible_values(Index s, Index rows, tile_softmax<A>& softmax) {
+    const Index panel = shape::tile * shape::width;
+    for (Index p = 0; p < m_.value_panels; ++p)
+      for (Index r = 0; r < rows; ++r) {
+        A* sums = m_.strip_sums(s) + (p * shape::rows + r) * shape::width;
+        softmax.visible_values(
+            r, m_.scores + r * shape::tile, [&](Index j) { return m_.values + p * panel + j * shape::width; },
+            shape::width, [&](Index c) -> A& { return sums[c]; });
+      }
+  }
+
+  void write(Index s) {
+    const strip_rows rows = rows_of(s);
+    const softmax_rows<A> state = m_.strip_state(s);
+    for (Index r = 0; r < rows.count; ++r) {
+      const A* sums = m_.strip_sums(s) + r * shape::width;
+      T* out = call_.out.at(b_, rows.token_of(r), rows.head_of(r));
+      for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
+      write_log_sum_exp(call_.rules, b_, rows.token_of(r), rows.head_of(r), state.maximum[r], state.sum[r]);
+    }
+  }
+
+  const attention_call<T, Turn>& call_;
+  Index b_, kv_, first_, tokens_;
+  score_factors factors_;
+  prefill_scratch<T> m_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_PREFILL_KERNEL_HPP
