@@ -6,7 +6,10 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/decode_kernel.hpp>
+#include <rope/detail/packet.hpp>
 #include <rope/detail/prefill_kernel.hpp>
+#include <rope/detail/workspace.hpp>
 #include <rope/parallel.hpp>
 
 /// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
@@ -33,9 +36,35 @@ void attend_blocks(const attention_call<T, Turn>& call, const Threads& threads) 
 }
 
 template <class T, class Turn, class Threads>
+void attend_splits(const attention_call<T, Turn>& call, const Threads& threads) {
+  using A = arithmetic<T>;
+  using results = decode_results<A>;
+  struct decode_sums {};
+  const Index rows = call.q.tokens * call.q.heads, channels = call.v.head_dim;
+  const Index splits = (std::max)(Index{1}, (call.k.tokens + results::split - 1) / results::split);
+  const Index size = splits * rows * (channels + 2);
+  A* memory = workspace<decode_sums, A>(call.q.batch * size);
+  const auto results_of = [&](Index b) {
+    A* sums = memory + b * size;
+    A* maximum = sums + splits * rows * channels;
+    return results{rows, channels, sums, {maximum, maximum + splits * rows}};
+  };
+  const Index keys = (std::min)(results::split, call.k.tokens);
+  parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
+    const Index b = task / splits;
+    decode_split<T, Turn>(call, b, results_of(b), task % splits).run();
+  });
+  for (Index b = 0; b < call.q.batch; ++b)
+    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
+}
+
+template <class T, class Turn, class Threads>
 void attend(const attention_call<T, Turn>& call, const Threads& threads) {
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
-  attend_blocks(call, threads);
+  if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
+    attend_splits(call, threads);
+  else
+    attend_blocks(call, threads);
 }
 
 }  // namespace detail

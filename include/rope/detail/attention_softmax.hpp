@@ -165,7 +165,7 @@ class tile_softmax {
     for (Index j = range.first; j < range.last; ++j) {
       if (hidden_[j]) continue;
       const auto* value = value_of(j);
-      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * value[c];
+      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * static_cast<A>(value[c]);
     }
   }
 
@@ -266,12 +266,14 @@ class tile_softmax {
 
 /// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive
 /// -ffast-math.
-template <class A>
-bool all_finite(const A* x, Index count) {
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
-  for (Index i = 0; i < count; ++i) largest = (std::max)(largest, std::bit_cast<bits>(x[i]) & exponent);
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   return largest != exponent;
 }
 

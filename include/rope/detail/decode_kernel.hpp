@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/config.hpp>
+#include <rope/detail/attention_panels.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/attention_streams.hpp>
+#include <rope/detail/packet.hpp>
+#include <rope/detail/visibility.hpp>
+#include <rope/detail/workspace.hpp>
+
+/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
+/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
+/// does not depend on threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the splits of one row of the batch leave behind, per query of every key head.
+template <class A>
+struct decode_results {
+  static constexpr Index split = 1024;  // keys
+
+  Index rows, channels;   // rows of all key heads, channels of a row with padding
+  A* sums;                // [splits, rows, channels]
+  softmax_rows<A> state;  // [splits, rows]
+
+  A* sums_of(Index s, Index row) const { return sums + (s * rows + row) * channels; }
+  softmax_rows<A> state_of(Index s, Index row) const {
+    return {state.maximum + s * rows + row, state.sum + s * rows + row};
+  }
+};
+
+/// Keys [first, last) of row b, for every query.
+template <class T, class Turn>
+class decode_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  static constexpr bool in_storage = has_packets<T, packet<A>> || std::is_same_v<T, A>;
+  // Channels stay in their type where packets convert them on the way to the registers.
+  using key_type = std::conditional_t<in_storage, T, A>;
+  using value_type = key_type;
+
+ public:
+  decode_split(const attention_call<T, Turn>& call, Index b, const decode_results<A>& results, Index split)
+      : call_(call),
+        b_(b),
+        results_(results),
+        split_(split),
+        factors_(call.rules),
+        rows_(call.q.tokens * call.group()) {
+    struct decode_numbers {};
+    struct decode_turned {};
+    struct decode_keys {};
+    const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
+    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    queries_ =
+        workspace<decode_numbers, A>(rows_ * call.k.heads * call.q.head_dim + rows_ * shape::tile + copied);
+    scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
+    buffers_.wide = scores_ + rows_ * shape::tile;
+    buffers_.turned = workspace<decode_turned, T>(copied);
+    visible_ = workspace<decode_keys, key_set>(call.q.tokens);
+  }
+
+  void run() {
+    Index begin = (split_ + 1) * results_.split, end = 0;
+    for (Index t = 0; t < call_.q.tokens; ++t) {
+      const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
+      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+    }
+    begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
+    end = (std::min)(end, (split_ + 1) * results_.split);
+    const Index heads = call_.k.heads;
+    for (Index kv = 0; kv < heads; ++kv) start(kv);
+    if (begin >= end) return;
+    for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
+    // Memory order: the heads of a token are neighbours, or the tokens of a head are.
+    if (call_.k.token_stride >= call_.k.head_stride) {
+      for (Index tile = begin; tile < end; tile += shape::tile)
+        for (Index kv = 0; kv < heads; ++kv) attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
+    } else {
+      for (Index kv = 0; kv < heads; ++kv)
+        for (Index tile = begin; tile < end; tile += shape::tile)
+          attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
+    }
+  }
+
+ private:
+  strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
+  A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
+  A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
+  softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
+
+  void start(Index kv) {
+    const softmax_rows<A> state = state_of(kv);
+    std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
+    std::fill(state.maximum, state.maximum + rows_, A(0));
+    std::fill(state.sum, state.sum + rows_, A(0));
+    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
+  }
+
+  void load_queries(Index kv) {
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    for (Index t = 0; t < call_.q.tokens; ++t)
+      if (call_.rules.blind(b_, t))
+        std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
+      else
+        read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
+                     [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
+  }
+
+  void attend_tile(Index kv, Index begin, Index count) {
+    tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+    const tile_range hull = softmax.hull();
+    if (hull.empty()) return;
+    const Index first = begin + hull.first, keys = hull.last - hull.first;
+    {
+      const auto block = read_keys<key_type>(call_, b_, kv, first, keys, buffers_);
+      const bool streams = static_cast<const void*>(block.rows) == call_.k.at(b_, first, kv);
+      for_groups_of_rows(rows_, [&](auto rows, Index r) {
+        score_rows<A, rows()>(queries_of(kv) + r * call_.q.head_dim, call_.q.head_dim, block, keys,
+                              call_.q.head_dim, streams && r == 0 ? ahead(call_.k) : 0,
+                              scores_ + r * shape::tile + hull.first);
+      });
+    }
+    softmax.run(scores_, factors_, state_of(kv));
+    add_values(kv, first, hull, softmax);
+  }
+
+  /// Bytes between a key or value and the one `keys_ahead` tokens later.
+  static prefetch_distance ahead(const head_view<const T>& x) {
+    return static_cast<prefetch_distance>(keys_ahead * x.token_stride * Index(sizeof(T)));
+  }
+
+  void add_values(Index kv, Index first, tile_range hull, tile_softmax<A>& softmax) {
+    const Index count = hull.last - hull.first, channels = call_.v.head_dim;
+    A* sums = sums_of(kv);
+    const auto values = read_values<value_type>(call_, b_, kv, first, count, buffers_);
+    if (softmax.hides() && !finite(values, count)) {
+      for (Index r = 0; r < rows_; ++r)
+        softmax.visible_values(
+            r, scores_ + r * shape::tile,
+            [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, channels,
+            [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+      return;
+    }
+    for (Index r = 0; r < rows_; ++r)
+      if (softmax.shrink()[r] != A(1))
+        channels_map<A>(sums + r * results_.channels, channels) *= softmax.shrink()[r];
+    const bool streams = static_cast<const void*>(values.rows) == call_.v.at(b_, first, kv);
+    for_groups_of_rows(rows_, [&](auto rows, Index r) {
+      value_rows<A, rows()>(scores_ + r * shape::tile + hull.first, values, count, channels,
+                            streams && r == 0 ? ahead(call_.v) : 0, sums + r * results_.channels,
+                            results_.channels);
+    });
+  }
+
+  bool finite(const row_block<value_type>& values, Index count) const {
+    bool all = true;
+    for (Index j = 0; j < count && all; ++j)
+      all = all_finite(values.rows + j * values.stride, call_.v.head_dim);
+    return all;
+  }
+
+  const attention_call<T, Turn>& call_;
+  Index b_;
+  decode_results<A> results_;
+  Index split_;
+  score_factors factors_;
+  Index rows_;
+  A* queries_;  // [key heads, rows, head_dim]
+  A* scores_;   // [rows, tile]
+  row_buffers<T> buffers_;
+  key_set* visible_;  // [tokens]
+};
+
+/// Adds up the splits of one query and writes its output.
+///
+///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
+template <class T, class Turn>
+void merge_splits(const attention_call<T, Turn>& call, Index b, const decode_results<arithmetic<T>>& results,
+                  Index splits, Index row) {
+  using A = arithmetic<T>;
+  A* sums = results.sums_of(0, row);
+  const softmax_rows<A> total = results.state_of(0, row);
+  for (Index s = 1; s < splits; ++s) {
+    const softmax_rows<A> part = results.state_of(s, row);
+    if (*part.sum == A(0)) continue;
+    const A maximum = *total.sum == A(0) ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
+    const A mine = *total.sum == A(0) ? A(0) : std::exp2(*total.maximum - maximum),
+            other = std::exp2(*part.maximum - maximum);
+    const Index channels = call.v.head_dim;
+    channels_map<A>(sums, channels) = channels_map<A>(sums, channels) * mine +
+                                      const_channels_map<A>(results.sums_of(s, row), channels) * other;
+    *total.sum = *total.sum * mine + *part.sum * other;
+    *total.maximum = maximum;
+  }
+  const Index group = call.group(), rows = call.q.tokens * group;
+  const Index i = row % rows / group, h = row / rows * group + row % group;
+  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *total.maximum, *total.sum);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_DECODE_KERNEL_HPP
