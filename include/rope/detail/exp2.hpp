@@ -3,6 +3,8 @@
 #define ROPE_DETAIL_EXP2_HPP
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
 #include <type_traits>
 
 #include <rope/config.hpp>
@@ -14,6 +16,77 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// x, and no algebra of -ffast-math across it: a difference that is exact must stay one.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if defined(__FAST_MATH__)
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+  return x;
+}
+
+#if defined(EIGEN_VECTORIZE_AVX512)
+template <class P>
+inline constexpr bool has_scaling = sizeof(P) == 64;
+#else
+template <class P>
+inline constexpr bool has_scaling = false;
+#endif
+
+/// The integer next to each lane, half to even; |x| < 2^21.
+template <class P>
+EIGEN_ALWAYS_INLINE P nearest_integer(const P& x) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (has_scaling<P>) {
+    if constexpr (lanes<P> == 16)
+      return P(_mm512_roundscale_ps(__m512(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    else
+      return P(_mm512_roundscale_pd(__m512d(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  } else
+#endif
+  {
+    // In the binade of this number the last place is one.
+    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+    const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52));
+    return as_computed(subtract(as_computed(add(x, shift)), shift));
+  }
+}
+
+/// x 2^n for integers n, where x and the result are normal numbers.
+template <class P>
+EIGEN_ALWAYS_INLINE P scale_by_power_of_two(const P& x, const P& n) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (has_scaling<P>) {
+    if constexpr (lanes<P> == 16)
+      return P(_mm512_scalef_ps(__m512(x), __m512(n)));
+    else
+      return P(_mm512_scalef_pd(__m512d(x), __m512d(n)));
+  } else
+#endif
+  {
+    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+    using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+    constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+    // The low bits of n + shift are n; moved to the place of the exponent they add to that of x.
+    const P shifted = add(n, fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52)));
+#if defined(__GNUC__)
+    typedef bits words __attribute__((vector_size(sizeof(P))));
+    words a, b;
+    std::memcpy(&a, &x, sizeof a);
+    std::memcpy(&b, &shifted, sizeof b);
+    a += b << mantissa;
+#else
+    bits a[lanes<P>], b[lanes<P>];
+    std::memcpy(a, &x, sizeof a);
+    std::memcpy(b, &shifted, sizeof b);
+    for (int i = 0; i < lanes<P>; ++i) a[i] += b[i] << mantissa;
+#endif
+    P result;
+    std::memcpy(&result, &a, sizeof a);
+    return result;
+  }
+}
 
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
