@@ -6,6 +6,7 @@
 
 #include <rope/attention.hpp>
 #include <rope/attention_options.hpp>
+#include <rope/axes.hpp>
 #include <rope/config.hpp>
 #include <rope/describe.hpp>
 #include <rope/dropout.hpp>
