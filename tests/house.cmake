@@ -12,7 +12,7 @@ set(levels
   "version"
   "config"
   "layout softmax parallel position_maps dropout"
-  "frequencies phase positions view"
+  "frequencies phase positions view grid_positions token_order"
   "permute scaling table temperature"
   "axes fourier given_table rotate scaling_variants model_rope attention_options"
   "attention gradient kv_cache polar xpos import_hugging_face import_gguf"

@@ -13,6 +13,7 @@
 #include <rope/fourier.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/given_table.hpp>
+#include <rope/grid_positions.hpp>
 #include <rope/import_gguf.hpp>
 #include <rope/import_hugging_face.hpp>
 #include <rope/kv_cache.hpp>
@@ -30,6 +31,7 @@
 #include <rope/softmax.hpp>
 #include <rope/table.hpp>
 #include <rope/temperature.hpp>
+#include <rope/token_order.hpp>
 #include <rope/version.hpp>
 #include <rope/view.hpp>
 
