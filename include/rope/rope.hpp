@@ -33,6 +33,8 @@
 #include <rope/temperature.hpp>
 #include <rope/token_order.hpp>
 #include <rope/version.hpp>
+#include <rope/video_axes.hpp>
 #include <rope/view.hpp>
+#include <rope/vision_axes.hpp>
 
 #endif  // ROPE_ROPE_HPP

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+#include <rope/video_axes.hpp>
+
+#include <cmath>
+#include <limits>
+#include <rope/grid_positions.hpp>
+#include <rope/rotate.hpp>
+#include <string>
+#include <vector>
+
+#include "support/axes.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::half_split;
+using rope::Index;
+using rope::interleaved;
+using testing::agrees_with;
+using testing::angles;
+using testing::at;
+using testing::counted_channels;
+using testing::throws_saying;
+
+using widths = std::vector<Index>;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+// Golden: Wan-Video/Wan2.1, `rope_params` and `rope_apply`, in fp64 for channels 1 .. 12 at (1, 2, 3), with
+// nine digits.
+TEST_CASE("Wan", "[video_axes]") {
+  CHECK(rope::video_widths(128) == widths{44, 42, 42});
+  CHECK(rope::video_widths(96) == widths{32, 32, 32});
+  CHECK(rope::video_widths(64) == widths{24, 20, 20});
+  CHECK(rope::video_widths(6) == widths{2, 2, 2});
+  const frequencies f = rope::wan_frequencies(12);
+  CHECK(agrees_with(angles(f, at({1, 2, 3})), {1, 0.01, 2, 0.02, 3, 0.03}, 9));
+  CHECK(agrees_with(counted_channels<interleaved>(f, at({1, 2, 3}), 12),
+                    {-1.14263966, 1.9220756, 2.95985067, 4.0297995, -7.53651874, 2.04960611, 6.83861071,
+                     8.13839072, -10.3211326, -8.62984489, 10.6351044, 12.3245509},
+                    9));
+  // c = head_dim / 2 pairs: c - 2 floor(c / 3), floor(c / 3), floor(c / 3).
+  for (Index head_dim = 6; head_dim <= 256; head_dim += 2) {
+    const Index pairs = head_dim / 2;
+    CHECK(rope::video_widths(head_dim) ==
+          widths{2 * (pairs - 2 * (pairs / 3)), 2 * (pairs / 3), 2 * (pairs / 3)});
+  }
+}
+
+// Golden: Tencent/HunyuanVideo, base 256, rope_dim_list (4, 4, 4), at (1, 2, 3).
+TEST_CASE("HunyuanVideo", "[video_axes]") {
+  const frequencies f = rope::axial_blocks({4, 4, 4}, 256);
+  CHECK(agrees_with(angles(f, at({1, 2, 3})), {1, 0.0625, 2, 0.125, 3, 0.1875}, 9));
+  const frequencies whole = rope::axial_blocks({16, 56, 56}, 256);
+  CHECK(whole.rotary_dim() == 128);
+  CHECK(whole.inv_freq()(8, 1) == 1);
+  CHECK(whole.inv_freq()(36, 2) == 1);
+}
+
+TEST_CASE("CogVideoX", "[video_axes]") {
+  const frequencies f = rope::cogvideox_frequencies(64);
+  CHECK((f.inv_freq() == rope::axial_blocks({16, 24, 24}).inv_freq()).all());
+  const Eigen::ArrayXXd grid =
+      rope::grid_coordinates(rope::evenly_spaced_before(3, 0, 13), rope::evenly_spaced_before(4, 0, 30),
+                             rope::evenly_spaced_before(2, 0, 45));
+  const Eigen::ArrayXXd angle = angles(f, grid);
+  CHECK(agrees_with(grid.row(7), {0, 22.5, 22.5}, 15));
+  CHECK(agrees_with(grid.row(8), {13.0 / 3, 0, 0}, 15));
+  CHECK(agrees_with(angle.row(7).segment(8, 2), {22.5, 22.5 * std::pow(1e4, -1.0 / 12)}, 14));
+}
+
+TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
+  const frequencies f = rope::cosmos_frequencies(128);
+  REQUIRE(f.pairs() == 64);
+  for (const Index k : {0, 1, 7, 20}) {
+    const auto power = [&](double base, double width) {
+      return std::pow(base, -2 * static_cast<double>(k) / width);
+    };
+    CHECK(testing::Approx(f.inv_freq()(k, 0)).epsilon(1e-13) == power(1e4 * std::pow(2, 44.0 / 42), 44));
+    CHECK(testing::Approx(f.inv_freq()(22 + k, 1)).epsilon(1e-13) == power(1e4, 42));
+    CHECK(testing::Approx(f.inv_freq()(43 + k, 2)).epsilon(1e-13) == power(1e4, 42));
+  }
+  const frequencies taller = rope::cosmos_frequencies(128, {.time = 1, .height = 3, .width = 1});
+  CHECK((taller.inv_freq().col(0).head(22) == rope::wan_frequencies(128).inv_freq().col(0).head(22)).all());
+  CHECK(taller.inv_freq()(23, 1) < f.inv_freq()(23, 1));
+  // half_split pairs channel i with channel i + 64, across the three blocks.
+  const Eigen::ArrayXd x = counted_channels<half_split>(f, at({2.4, 0, 0}), 128);
+  CHECK(testing::Approx(x(0)).epsilon(1e-14) == std::cos(2.4) - 65 * std::sin(2.4));
+  CHECK(x(22) == 23);
+  CHECK(x(64 + 22) == 87);
+}
+
+// Golden: LTXVideoRotaryPosEmbed of Hugging Face diffusers for 12 channels, fractions (0.1, 0.5, 0.25), nine
+// digits.
+TEST_CASE("LTX-Video", "[video_axes]") {
+  const Eigen::ArrayXXd coordinates = 2 * at({0.1, 0.5, 0.25}) - 1;
+  CHECK(agrees_with(angles(rope::ltx_frequencies(12), coordinates),
+                    {-1.25663706, 0, -0.785398163, -12566.3706, 0, -7853.98163}, 9));
+  // Channels that three axes cannot share lead and do not turn.
+  const frequencies rest = rope::ltx_frequencies(16);
+  REQUIRE(rest.pairs() == 8);
+  CHECK((rest.inv_freq().topRows(2) == 0).all());
+  CHECK((rest.inv_freq().bottomRows(6) == rope::ltx_frequencies(12).inv_freq()).all());
+  CHECK(rope::ltx_frequencies(6).inv_freq()(2, 2) == std::acos(0.0));
+  const frequencies wide = rope::ltx_frequencies(2048);
+  for (const Index k : {0, 1, 100, 340}) {
+    const long double exact = std::acos(0.0L) * std::pow(1e4L, static_cast<long double>(k) / 340);
+    const double got = wide.inv_freq()(1 + 3 * k + 1, 1);
+    CHECK(std::abs(got - exact) <= tolerance::inv_freq() * tolerance::ulp<double>(exact));
+  }
+}
+
+// Golden: the allocation of Allegro: thirds of the head, each half_split within itself, one axis each.
+TEST_CASE("blocks whose pairs lie within them are windows of channels", "[video_axes]") {
+  const Index tokens = 2 * 3 * 2, heads = 2, head_dim = 24;
+  const auto grid = rope::grid_positions({2, 3, 2});
+  const std::vector<double> before = testing::random_channels<double>(tokens * heads * head_dim, 51);
+  std::vector<double> x = before;
+  for (Index axis = 0; axis < 3; ++axis)
+    rope::rotate<half_split>(rope::thd(x.data(), tokens, heads, head_dim).channels(8 * axis, 8),
+                             frequency_table<double>(frequencies(8), grid.col(axis)));
+  for (Index t = 0; t < tokens; ++t)
+    for (Index h = 0; h < heads; ++h)
+      for (Index axis = 0; axis < 3; ++axis)
+        for (Index i = 0; i < 4; ++i) {
+          const Index u = (t * heads + h) * head_dim + 8 * axis + i;
+          const long double angle =
+              static_cast<long double>(grid(t, axis)) * std::pow(10.0L, -static_cast<long double>(i));
+          const long double a = before[static_cast<std::size_t>(u)],
+                            b = before[static_cast<std::size_t>(u + 4)];
+          const long double bound = 2 * tolerance::rotation_bound<double, double>(std::hypot(a, b));
+          CHECK(std::abs(x[static_cast<std::size_t>(u)] - (a * std::cos(angle) - b * std::sin(angle))) <=
+                bound);
+          CHECK(std::abs(x[static_cast<std::size_t>(u + 4)] - (b * std::cos(angle) + a * std::sin(angle))) <=
+                bound);
+        }
+}
+
+TEST_CASE("the sizes and numbers of a video model must make sense", "[video_axes]") {
+  const auto refuses = [](auto call, const auto&... parts) {
+    return throws_saying<std::invalid_argument>(call, parts...);
+  };
+  for (const Index bad : {Index{0}, Index{4}, Index{7}, Index{127}, Index{-12}}) {
+    const std::string value = "got " + std::to_string(bad);
+    CHECK(refuses([&] { rope::video_widths(bad); },
+                  "rope::video_widths: head_dim must be even and at least 6", value));
+    CHECK(refuses([&] { rope::wan_frequencies(bad); }, "even and at least 6", value));
+    CHECK(refuses([&] { rope::cosmos_frequencies(bad); }, "even and at least 6", value));
+    CHECK(
+        refuses([&] { rope::ltx_frequencies(bad); }, "rope::ltx_frequencies: inner_dim must be even", value));
+    CHECK(refuses([&] { rope::cogvideox_frequencies(bad); },
+                  "rope::cogvideox_frequencies: head_dim must be positive", value));
+  }
+  CHECK(refuses([] { rope::cogvideox_frequencies(24); }, "a multiple of 16, got 24"));
+  CHECK(refuses([] { rope::cosmos_frequencies(128, {.time = 0.5}); }, "factor must be at least 1, got 0.5"));
+  CHECK(refuses([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
+  for (const double base : {1.0, -2.0, infinity})
+    CHECK(refuses([&] { rope::ltx_frequencies(12, base); }, "base must be finite and greater than 1"));
+}
