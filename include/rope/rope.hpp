@@ -19,6 +19,7 @@
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
 #include <rope/model_rope.hpp>
+#include <rope/multimodal_positions.hpp>
 #include <rope/parallel.hpp>
 #include <rope/permute.hpp>
 #include <rope/phase.hpp>
