@@ -27,6 +27,7 @@
 #include <rope/position_maps.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
+#include <rope/rotate_heads.hpp>
 #include <rope/scaling.hpp>
 #include <rope/scaling_variants.hpp>
 #include <rope/softmax.hpp>
