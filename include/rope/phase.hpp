@@ -38,6 +38,23 @@ struct phase {
   }
 };
 
+namespace detail {
+
+/// |x| = significand * 2^exponent of a finite double, exactly.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+
+inline binary binary_of(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+
+}  // namespace detail
+
 /// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
 ///
 ///     phase = round(2^128 * frac(inv_freq * coordinate / (2 pi)))
@@ -51,16 +68,14 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   // 1 / (2 pi) in 256 bits, the least significant word first.
   constexpr std::uint64_t inverse_two_pi[4] = {0x7f9458eaf7aef158u, 0x36d8a5664f10e410u, 0x7f09d5f47d4d3770u,
                                                0x28be60db9391054au};
-  int frequency_exponent = 0, coordinate_exponent = 0;
-  const double f = std::frexp(std::abs(inv_freq), &frequency_exponent);
-  const double c = std::frexp(std::abs(coordinate), &coordinate_exponent);
+  if (inv_freq == 0 || coordinate == 0) return {};
   // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
-  const detail::uint128 significand = detail::multiply(static_cast<std::uint64_t>(std::ldexp(f, 53)),
-                                                       static_cast<std::uint64_t>(std::ldexp(c, 53)));
-  const int exponent = frequency_exponent + coordinate_exponent - 106;
+  const detail::binary f = detail::binary_of(inv_freq), c = detail::binary_of(coordinate);
+  const detail::uint128 significand = detail::multiply(f.significand, c.significand);
+  const int exponent = f.exponent + c.exponent;
 
   // product = significand * inverse_two_pi, in units of 2^-256 turn * 2^exponent.
-  std::uint64_t product[8] = {};
+  std::uint64_t product[10] = {};  // eight words, and zeros for what lies above them
   const std::uint64_t factors[2] = {significand.lo, significand.hi};
   for (int i = 0; i < 2; ++i) {
     std::uint64_t carry = 0;
@@ -75,13 +90,13 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
   const int shift = 256 - 128 - exponent;  // bits of the product below 2^-128 turn; at least 1 as required
   if (shift > 384) return {};
-  const auto bits_from = [&product](int first) {
-    const int word = first / 64, bit = first % 64;
-    const auto at = [&product](int w) { return w < 8 ? product[w] : 0; };
-    return bit == 0 ? at(word) : (at(word) >> bit) | (at(word + 1) << (64 - bit));
+  const int word = (shift - 1) / 64, bit = (shift - 1) % 64;
+  const auto from = [&product, word, bit](int w) {
+    return (product[word + w] >> bit) | (product[word + w + 1] << 1 << (63 - bit));
   };
+  const std::uint64_t low = from(0), middle = from(1), high = from(2);  // one bit to round by, then the 128
   const phase rounded =
-      phase{{bits_from(shift + 64), bits_from(shift)}} + phase{{0, bits_from(shift - 1) & 1u}};
+      phase{{(high << 63) | (middle >> 1), (middle << 63) | (low >> 1)}} + phase{{0, low & 1u}};
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 

@@ -195,7 +195,8 @@ class frequency_table {
         phase sum;
         for (Index a = 0; a < axes; ++a) {
           const double p = coordinates(r, a);
-          sum = sum + (p == std::trunc(p)
+          // A rounded step times a position beyond 2^31 would be off by more than an entry close to 0 bears.
+          sum = sum + (p == std::trunc(p) && std::abs(p) <= 0x1p31
                            ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
                            : phase_of(frequencies.inv_freq()(i, a), p));
         }

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+#include <rope/table.hpp>
+
+#include <mpfr.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+/// Tables of real coordinates, fractional, negative and up to 2^53, against 320-bit arithmetic.
+///
+/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::Index;
+
+/// A number of 320 bits: a product of doubles is exact, and 53 + 64 bits before the binary point leave 200
+/// behind it.
+class number {
+ public:
+  explicit number(double x = 0) {
+    mpfr_init2(value, 320);
+    mpfr_set_d(value, x, MPFR_RNDN);
+  }
+  number(const number&) = delete;
+  number& operator=(const number&) = delete;
+  ~number() { mpfr_clear(value); }
+  mpfr_t value;
+};
+
+/// cos and sin of sum_a coordinates(a) * inv_freq(a), which is exact before the functions are applied.
+struct exact_entries {
+  number cos, sin;
+
+  template <class Coordinates, class InvFreq>
+  exact_entries(const Coordinates& coordinates, const InvFreq& inv_freq) {
+    number angle, product;
+    for (Index a = 0; a < coordinates.size(); ++a) {
+      mpfr_set_d(product.value, coordinates(a), MPFR_RNDN);
+      mpfr_mul_d(product.value, product.value, inv_freq(a), MPFR_RNDN);
+      mpfr_add(angle.value, angle.value, product.value, MPFR_RNDN);
+    }
+    mpfr_sin_cos(sin.value, cos.value, angle.value, MPFR_RNDN);
+  }
+};
+
+/// |got - exact| in units of the last place of the exact value in S.
+template <class S>
+double error_in_ulp(double got, const number& exact) {
+  number difference(got);
+  mpfr_sub(difference.value, difference.value, exact.value, MPFR_RNDN);
+  if (mpfr_zero_p(difference.value) != 0) return 0;
+  if (mpfr_zero_p(exact.value) != 0) return 1e30;
+  mpfr_mul_2si(difference.value, difference.value, tolerance::format<S>::digits - mpfr_get_exp(exact.value),
+               MPFR_RNDN);
+  return std::abs(mpfr_get_d(difference.value, MPFR_RNDN));
+}
+
+/// The angle [rad] from the exact (cos, sin) to those of a table: the sine of the difference, which is small.
+double angle_error(double cos, double sin, const exact_entries& exact) {
+  number a(sin), b(cos);
+  mpfr_mul(a.value, a.value, exact.cos.value, MPFR_RNDN);
+  mpfr_mul(b.value, b.value, exact.sin.value, MPFR_RNDN);
+  mpfr_sub(a.value, a.value, b.value, MPFR_RNDN);
+  return std::abs(mpfr_get_d(a.value, MPFR_RNDN));
+}
+
+struct worst_errors {
+  double of_float = 0, of_double = 0;  // ulp
+  double of_angle = 0;                 // rad
+};
+
+worst_errors errors_of(const frequencies& f, const Eigen::ArrayXXd& coordinates) {
+  const frequency_table<float> floats(f, coordinates);
+  const frequency_table<double> doubles(f, coordinates);
+  worst_errors worst;
+  for (Index r = 0; r < coordinates.rows(); ++r)
+    for (Index i = 0; i < f.pairs(); ++i) {
+      const exact_entries exact(coordinates.row(r), f.inv_freq().row(i));
+      const double cos = doubles.cos(r)[i], sin = doubles.sin(r)[i];
+      worst.of_double = std::max(
+          {worst.of_double, error_in_ulp<double>(cos, exact.cos), error_in_ulp<double>(sin, exact.sin)});
+      worst.of_float =
+          std::max({worst.of_float, error_in_ulp<float>(static_cast<double>(floats.cos(r)[i]), exact.cos),
+                    error_in_ulp<float>(static_cast<double>(floats.sin(r)[i]), exact.sin)});
+      worst.of_angle = std::max(worst.of_angle, angle_error(cos, sin, exact));
+    }
+  return worst;
+}
+
+/// The contract of real positions: as accurate as integers. Angles are counted in 2^-128 turn, so that
+/// entries have all their bits where the angle is above 2^-72 rad; below, the error of the sine stays under
+/// 2^-125.
+void check(const frequencies& f, const Eigen::ArrayXXd& coordinates) {
+  const worst_errors worst = errors_of(f, coordinates);
+  CHECK(worst.of_float <= static_cast<double>(tolerance::table_entry<float>()));
+  CHECK(worst.of_double <= static_cast<double>(tolerance::table_entry<double>()));
+  CHECK(worst.of_angle <= 1e-15);
+}
+
+/// The double nearest to count * (pi / 4) / inv_freq, where an entry almost vanishes or octants meet.
+double near_eighths(double count, double inv_freq) {
+  number pi;
+  mpfr_const_pi(pi.value, MPFR_RNDN);
+  mpfr_mul_d(pi.value, pi.value, count / 4, MPFR_RNDN);
+  mpfr_div_d(pi.value, pi.value, inv_freq, MPFR_RNDN);
+  return mpfr_get_d(pi.value, MPFR_RNDN);
+}
+
+/// Integers up to 2^53 whose product with inv_freq is closest to a multiple of pi / 4: the denominators of
+/// the continued fraction of inv_freq / (pi / 4).
+std::vector<double> integers_near_eighths(double inv_freq) {
+  number rest(inv_freq), pi, whole;
+  mpfr_const_pi(pi.value, MPFR_RNDN);
+  mpfr_div(rest.value, rest.value, pi.value, MPFR_RNDN);
+  mpfr_mul_ui(rest.value, rest.value, 4, MPFR_RNDN);
+  std::vector<double> denominators;
+  double before = 1, now = 0;
+  for (int term = 0; mpfr_zero_p(rest.value) == 0; ++term) {
+    mpfr_floor(whole.value, rest.value);
+    const double next = term == 0 ? 1 : mpfr_get_d(whole.value, MPFR_RNDN) * now + before;
+    if (next > 0x1p53) break;
+    denominators.push_back(next);
+    before = term == 0 ? 0 : now;
+    now = next;
+    mpfr_sub(rest.value, rest.value, whole.value, MPFR_RNDN);
+    if (mpfr_zero_p(rest.value) == 0) mpfr_ui_div(rest.value, 1, rest.value, MPFR_RNDN);
+  }
+  return denominators;
+}
+
+}  // namespace
+
+TEST_CASE("real coordinates of every magnitude have correctly rounded entries", "[oracle]") {
+  const std::uint64_t seed = 31;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (const frequencies& f : {frequencies(64, 1e4), frequencies(64, 1e9), frequencies::pixel(64, 256)}) {
+    Eigen::ArrayXXd coordinates(400, 1);
+    for (Index r = 0; r < coordinates.rows(); ++r) coordinates(r) = random.scaled(-30, 52);
+    coordinates.topRows(6).col(0) << 0.5, -0.5, 0x1p53, -0x1p53, 0x1.fffffffffffffp52, 1.0 / 3;
+    check(f, coordinates);
+  }
+}
+
+TEST_CASE("integer coordinates above 2^31 have correctly rounded entries", "[oracle]") {
+  const std::uint64_t seed = 32;
+  CAPTURE(seed);
+  testing::random random(seed);
+  Eigen::ArrayXXd coordinates(400, 1);
+  for (Index r = 0; r < coordinates.rows(); ++r) coordinates(r) = std::round(random.scaled(30, 52));
+  check(frequencies(64, 1e4), coordinates);
+}
+
+TEST_CASE("angles too small for all bits of a double are off by less than 2^-125", "[oracle]") {
+  const std::uint64_t seed = 35;
+  CAPTURE(seed);
+  testing::random random(seed);
+  Eigen::ArrayXXd coordinates(200, 1);
+  for (Index r = 0; r < coordinates.rows(); ++r) coordinates(r) = random.scaled(-1000, -40);
+  const frequencies f(64, 1e9);
+  const frequency_table<double> table(f, coordinates);
+  double worst = 0;
+  for (Index r = 0; r < coordinates.rows(); ++r)
+    for (Index i = 0; i < f.pairs(); ++i) {
+      const exact_entries exact(coordinates.row(r), f.inv_freq().row(i));
+      CHECK(table.cos(r)[i] == 1);
+      number difference(table.sin(r)[i]);
+      mpfr_sub(difference.value, difference.value, exact.sin.value, MPFR_RNDN);
+      // Half an ulp of the sine itself, and the rounding of the phase.
+      mpfr_abs(difference.value, difference.value, MPFR_RNDN);
+      worst = std::max(worst, mpfr_get_d(difference.value, MPFR_RNDN) - std::abs(table.sin(r)[i]) * 0x1p-52);
+    }
+  CHECK(worst <= 0x1p-125);
+}
+
+TEST_CASE("coordinates in [-1, 1] of pixel frequencies are correctly rounded", "[oracle]") {
+  for (const Index count : {2, 8, 49, 256}) {
+    const Eigen::ArrayXd axis = Eigen::ArrayXd::LinSpaced(count, -1, 1);
+    check(frequencies::pixel(48, 256), axis);
+    check(frequencies::pixel(16, 10), axis * 0.37 + 0.01);
+  }
+}
+
+TEST_CASE("entries that almost vanish are correctly rounded at real coordinates", "[oracle]") {
+  const std::uint64_t seed = 33;
+  CAPTURE(seed);
+  testing::random random(seed);
+  double smallest = 1;
+  for (int sample = 0; sample < 300; ++sample) {
+    const double inv_freq = random.scaled(-12, 2);
+    const double center = near_eighths(std::round(std::abs(random.scaled(0, 38))), inv_freq);
+    Eigen::ArrayXXd coordinates(3, 1);
+    coordinates << std::nextafter(center, -1e300), center, std::nextafter(center, 1e300);
+    const frequencies f = frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq));
+    CAPTURE(sample, inv_freq, center);
+    check(f, coordinates);
+    const frequency_table<double> row(f, coordinates);
+    smallest = std::min({smallest, std::abs(row.cos(1)[0]), std::abs(row.sin(1)[0])});
+  }
+  CHECK(smallest < 0x1p-53);
+}
+
+TEST_CASE("entries that almost vanish are correctly rounded at integers up to 2^53", "[oracle]") {
+  double smallest = 1;
+  for (const double base : {1e2, 1e4, 1e6}) {
+    const frequencies schedule(24, base);
+    for (Index i = 0; i < schedule.pairs(); ++i) {
+      const double inv_freq = schedule.inv_freq()(i, 0);
+      const std::vector<double> integers = integers_near_eighths(inv_freq);
+      REQUIRE(integers.back() > 0x1p31);
+      Eigen::ArrayXXd coordinates(static_cast<Index>(integers.size()), 1);
+      for (std::size_t r = 0; r < integers.size(); ++r)
+        coordinates(static_cast<Index>(r)) = r % 2 == 0 ? integers[r] : -integers[r];
+      const frequencies f = frequencies::custom(Eigen::Array<double, 1, 1>(inv_freq));
+      CAPTURE(base, i);
+      check(f, coordinates);
+      const frequency_table<double> rows(f, coordinates);
+      for (Index r = 0; r < rows.rows(); ++r)
+        smallest = std::min({smallest, std::abs(rows.cos(r)[0]), std::abs(rows.sin(r)[0])});
+    }
+  }
+  CHECK(smallest < 0x1p-50);
+}
+
+TEST_CASE("where the product is a double, the entry is that of the double", "[oracle]") {
+  Eigen::ArrayXXd coordinates(64, 1);
+  const Eigen::Array<double, 6, 1> inv_freq =
+      (Eigen::Array<double, 6, 1>() << 1, 0.5, -0.125, 0x1p-20, 3, 0x1.8p-7).finished();
+  for (Index r = 0; r < 64; ++r) coordinates(r) = static_cast<double>(r * r - 700) * 0x1p-6;
+  const frequencies f = frequencies::custom(inv_freq);
+  check(f, coordinates);
+  const frequency_table<float> table(f, coordinates);
+  for (Index r = 0; r < 64; ++r)
+    for (Index i = 0; i < 6; ++i) {
+      number exact(coordinates(r) * inv_freq(i)), sin;
+      mpfr_sin(sin.value, exact.value, MPFR_RNDN);
+      CHECK(table.sin(r)[i] == mpfr_get_flt(sin.value, MPFR_RNDN));
+    }
+}
+
+TEST_CASE("angles of several real axes are within 1e-15 rad up to 2^53", "[oracle]") {
+  const std::uint64_t seed = 34;
+  CAPTURE(seed);
+  testing::random random(seed);
+  Eigen::ArrayXXd inv_freq(16, 3), coordinates(300, 3);
+  for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = random.scaled(-40, 8);
+  for (Index i = 0; i < coordinates.size(); ++i) {
+    coordinates(i) = random.scaled(-20, 52);
+    if (random.bits() % 3 == 0) coordinates(i) = std::round(coordinates(i));
+  }
+  inv_freq(3, 1) = inv_freq(7, 0) = 0;
+  const worst_errors worst = errors_of(frequencies::custom(inv_freq), coordinates);
+  CHECK(worst.of_angle <= 1e-15);
+  CHECK(worst.of_float <= static_cast<double>(tolerance::table_entry<float>()));
+  CHECK(worst.of_double <= static_cast<double>(tolerance::table_entry<double>()));
+}
+
+TEST_CASE("axes that cancel leave nothing", "[oracle]") {
+  Eigen::Array22d inv_freq;
+  Eigen::Array<double, 4, 2> coordinates;
+  inv_freq << 0.1, 0.1, 1.0 / 3, 1.0 / 3;
+  coordinates << 0.3, -0.3, 5, -5, -1e10, 1e10, 1.0 / 7, -1.0 / 7;
+  const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
+  for (Index r = 0; r < 4; ++r)
+    for (Index i = 0; i < 2; ++i) {
+      CHECK(table.cos(r)[i] == 1);
+      CHECK(table.sin(r)[i] == 0);
+    }
+}
