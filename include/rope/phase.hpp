@@ -100,6 +100,33 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 
+namespace detail {
+
+/// Whether a step rounded to 2^-128 turn, times the position, is off by more than an entry close to 0 bears.
+constexpr bool outgrows_step(std::int64_t position) {
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  return position > reach || position < -reach;
+}
+
+}  // namespace detail
+
+/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
+/// in steps, up to 2^31 in magnitude, and as an exact product beyond.
+///
+/// Requires:  step == phase_of(inv_freq)
+/// Accuracy:  2^-98 turn up to 2^31, 2^-127 turn beyond
+inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
+  if (!detail::outgrows_step(position)) return step * position;
+  const bool negative = position < 0;
+  const std::uint64_t distance =
+      negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
+  // Both parts are doubles, and together they are the distance.
+  const std::uint64_t low = distance & 0xffffffffu;
+  const phase turned =
+      phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
+  return negative ? -turned : turned;
+}
+
 /// cos and sin of one angle.
 struct cos_sin {
   double cos;

@@ -165,16 +165,18 @@ class frequency_table {
         entries_(static_cast<std::size_t>(checked_entries(rows, pairs()))) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
-  /// addition per pair away from the row before it.
+  /// addition per pair away from the row before it, as far as a rounded step carries.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
     std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i) {
+    for (std::size_t i = 0; i < step.size(); ++i)
       step[i] = phase_of(frequencies.inv_freq()(static_cast<Index>(i), 0));
-      now[i] = step[i] * first;
-    }
     for (Index r = 0; r < rows_; ++r) {
+      const std::int64_t position = first + r;
+      if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
+        for (std::size_t i = 0; i < step.size(); ++i)
+          now[i] = phase_at(step[i], frequencies.inv_freq()(static_cast<Index>(i), 0), position);
       write_row(r, now.data());
       for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
     }
@@ -195,10 +197,10 @@ class frequency_table {
         phase sum;
         for (Index a = 0; a < axes; ++a) {
           const double p = coordinates(r, a);
-          // A rounded step times a position beyond 2^31 would be off by more than an entry close to 0 bears.
-          sum = sum + (p == std::trunc(p) && std::abs(p) <= 0x1p31
-                           ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
-                           : phase_of(frequencies.inv_freq()(i, a), p));
+          sum =
+              sum + (p == std::trunc(p) ? phase_at(step[static_cast<std::size_t>(i * axes + a)],
+                                                   frequencies.inv_freq()(i, a), static_cast<std::int64_t>(p))
+                                        : phase_of(frequencies.inv_freq()(i, a), p));
         }
         now[static_cast<std::size_t>(i)] = sum;
       }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -230,6 +230,46 @@ TEST_CASE("entries that almost vanish are correctly rounded at integers up to 2^
     }
   }
   CHECK(smallest < 0x1p-50);
+}
+
+TEST_CASE("ranges of positions beyond 2^31 have the entries of their coordinates", "[oracle]") {
+  constexpr std::int64_t reach = std::int64_t{1} << 31, far = std::int64_t{1} << 53;
+  const frequencies f(32, 1e4);
+  for (const std::int64_t first :
+       {-reach - 6, -reach + 1, reach - 5, reach + 1, far - 12, -far, std::int64_t{123456789012345}}) {
+    CAPTURE(first);
+    const frequency_table<double> range(f, first, first + 12);
+    Eigen::ArrayXd positions(12);
+    for (Index r = 0; r < 12; ++r) positions(r) = static_cast<double>(first + r);
+    const frequency_table<double> listed(f, positions);
+    for (Index r = 0; r < 12; ++r) {
+      CHECK((range.cos(first + r) == listed.cos(r)).all());
+      CHECK((range.sin(first + r) == listed.sin(r)).all());
+    }
+    check(f, positions);
+  }
+}
+
+TEST_CASE("positions beyond 2^53 are whole numbers still", "[oracle]") {
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                         most = std::numeric_limits<std::int64_t>::max();
+  const frequencies f(32, 1e4);
+  for (const std::int64_t first :
+       {least, std::int64_t{-9007199254740995}, std::int64_t{9007199254740993}, most - 3}) {
+    const frequency_table<double> table(f, first, first + 3);
+    for (std::int64_t p = first; p < first + 3; ++p)
+      for (Index i = 0; i < f.pairs(); ++i) {
+        number angle, cos, sin;
+        mpfr_set_si(angle.value, p, MPFR_RNDN);
+        mpfr_mul_d(angle.value, angle.value, f.inv_freq()(i, 0), MPFR_RNDN);
+        mpfr_sin_cos(sin.value, cos.value, angle.value, MPFR_RNDN);
+        CAPTURE(p, i);
+        CHECK(error_in_ulp<double>(table.cos(p)[i], cos) <=
+              static_cast<double>(tolerance::table_entry<double>()));
+        CHECK(error_in_ulp<double>(table.sin(p)[i], sin) <=
+              static_cast<double>(tolerance::table_entry<double>()));
+      }
+  }
 }
 
 TEST_CASE("where the product is a double, the entry is that of the double", "[oracle]") {
