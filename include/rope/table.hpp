@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/coordinate_phases.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/detail/table_row.hpp>
@@ -186,25 +187,10 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     fingerprint_ = detail::mix(fingerprint_, coordinates);
     by_position_ = false;
-    const Index axes = frequencies.axes();
-    std::vector<phase> step(static_cast<std::size_t>(pairs() * axes)), now(static_cast<std::size_t>(pairs()));
-    for (Index i = 0; i < pairs(); ++i)
-      for (Index a = 0; a < axes; ++a)
-        step[static_cast<std::size_t>(i * axes + a)] = phase_of(frequencies.inv_freq()(i, a));
+    detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows_), 0);
     for (Index r = 0; r < rows_; ++r) {
-      for (Index i = 0; i < pairs(); ++i) {
-        phase sum;
-        for (Index a = 0; a < axes; ++a) {
-          const double p = coordinates(r, a);
-          sum =
-              sum + (p == std::trunc(p) ? phase_at(step[static_cast<std::size_t>(i * axes + a)],
-                                                   frequencies.inv_freq()(i, a), static_cast<std::int64_t>(p))
-                                        : phase_of(frequencies.inv_freq()(i, a), p));
-        }
-        now[static_cast<std::size_t>(i)] = sum;
-      }
-      write_row(r, now.data());
+      write_row(r, phases.at(coordinates.row(r)));
       at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
     }
   }

@@ -272,6 +272,24 @@ TEST_CASE("positions beyond 2^53 are whole numbers still", "[oracle]") {
   }
 }
 
+TEST_CASE("phases of coordinates are the exact products to 2^-127 turn", "[oracle]") {
+  const std::uint64_t seed = 36;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (int sample = 0; sample < 20000; ++sample) {
+    const double inv_freq = random.scaled(-100, 63);
+    double coordinate = random.scaled(-80, 52);
+    // Few bits, so that small coordinates fit the fixed point as well.
+    if (sample % 4 == 0) coordinate = std::ldexp(std::round(std::ldexp(coordinate, 60)), -60);
+    rope::detail::coordinate_phases phases(Eigen::ArrayXXd::Constant(1, 1, inv_freq));
+    const rope::phase got = *phases.at(Eigen::Array<double, 1, 1>(coordinate));
+    const rope::detail::uint128 off = (got + -rope::phase_of(inv_freq, coordinate)).turn;
+    CAPTURE(inv_freq, coordinate);
+    REQUIRE((off + rope::detail::uint128{0, 1}).hi == 0);
+    REQUIRE((off + rope::detail::uint128{0, 1}).lo <= 2);
+  }
+}
+
 TEST_CASE("where the product is a double, the entry is that of the double", "[oracle]") {
   Eigen::ArrayXXd coordinates(64, 1);
   const Eigen::Array<double, 6, 1> inv_freq =
