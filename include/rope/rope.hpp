@@ -18,6 +18,7 @@
 #include <rope/import_hugging_face.hpp>
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
+#include <rope/model_axes.hpp>
 #include <rope/model_rope.hpp>
 #include <rope/multimodal_positions.hpp>
 #include <rope/parallel.hpp>

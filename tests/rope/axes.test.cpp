@@ -57,6 +57,7 @@ TEST_CASE("pairs are dealt out as released models do", "[axes]") {
   CHECK(letters(rope::interleaved_sections({11, 11, 10})) == repeated("THW", 10) + "TH");
   CHECK(letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == repeated("THW", 20) + "TEET");
   CHECK(letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == repeated("THW", 10) + "TH");
+  CHECK(letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
   CHECK(letters(rope::height_width_then_time(22, 20)) == repeated("HW", 22) + repeated("T", 20));
   CHECK(rope::contiguous_sections({16, 24, 24}).axes == 3);
   CHECK(rope::interleaved_sections({24, 20, 20}).axes == 3);
@@ -141,6 +142,10 @@ TEST_CASE("axial blocks lie on the diagonal", "[axes]") {
   // A block may itself have several axes.
   const frequencies nested = rope::axial({time, image});
   CHECK((nested.inv_freq() == video.inv_freq()).all());
+  const frequencies image_first = rope::axial({image, time});
+  REQUIRE(image_first.axes() == 3);
+  CHECK((image_first.inv_freq().topLeftCorner(6, 2) == image.inv_freq()).all());
+  CHECK((image_first.inv_freq().bottomRightCorner(2, 1) == time.inv_freq()).all());
 
   const frequencies listed = rope::axial_blocks({16, 56, 56}, 256);
   CHECK((listed.inv_freq() ==
@@ -225,6 +230,27 @@ TEST_CASE("a scheme of the user needs only inv_freq", "[axes]") {
     const long double bound = tolerance::rotation_bound<double, double>(std::hypot(u, v));
     CHECK(std::abs(x(2 * i) - (u * std::cos(angle) - v * std::sin(angle))) <= bound);
     CHECK(std::abs(x(2 * i + 1) - (v * std::cos(angle) + u * std::sin(angle))) <= bound);
+  }
+}
+
+// Golden: the text model of Cohere Compass as Hugging Face transformers lays it out, sections [22, 22, 20]:
+// the even ones of the first 44 frequencies turn by the height, the odd ones by the width, each in one block,
+// then time.
+TEST_CASE("an assignment of the user may come with an order of its own", "[axes]") {
+  const frequencies schedule(128, 5e5);
+  Eigen::ArrayXd order(64);
+  axis_assignment assignment{{}, 3};
+  for (Index i = 0; i < 64; ++i) {
+    const Index from = i < 22 ? 2 * i : i < 44 ? 2 * (i - 22) + 1 : i;
+    order(i) = schedule.inv_freq()(from, 0);
+    assignment.axis_of_pair.push_back(i < 22 ? 1 : i < 44 ? 2 : 0);
+  }
+  const frequencies compass = rope::on_axes(frequencies::custom(order), assignment);
+  const frequencies ernie = rope::on_axes(schedule, rope::height_width_then_time(22, 20));
+  // The same pairs, at other channels.
+  for (Index i = 0; i < 64; ++i) {
+    const Index from = i < 22 ? 2 * i : i < 44 ? 2 * (i - 22) + 1 : i;
+    CHECK((compass.inv_freq().row(i) == ernie.inv_freq().row(from)).all());
   }
 }
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODEL_AXES_HPP
+#define ROPE_MODEL_AXES_HPP
+
+#include <rope/axes.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies.hpp>
+#include <rope/model_rope.hpp>
+
+/// From what a checkpoint says about its axes to frequencies that have them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
+/// mrope_sections, or the frequencies as they are if it has none.
+///
+///     const auto prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+///
+/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
+/// ggml_interleaved_sections tells where ggml differs.
+///
+/// Throws:  std::invalid_argument if the sections do not fit
+inline frequencies frequencies_on_axes(const layer_group& group) {
+  if (group.mrope_sections.empty()) return group.frequencies;
+  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
+                                                            : contiguous_sections(group.mrope_sections));
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODEL_AXES_HPP

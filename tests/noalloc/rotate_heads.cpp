@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rope.hpp>
+
+#include <vector>
+
+#include "allocations.hpp"
+#include "support/catch.hpp"
+
+TEST_CASE("rotating every head by its own table does not allocate") {
+  std::vector<rope::frequency_table<float>> tables;
+  for (const double angle : {0.1, 0.7, 2.5})
+    tables.emplace_back(rope::rope_vit_mixed_frequencies(16, angle), rope::grid_positions({2, 3}));
+  std::vector<float> memory(6 * 3 * 20, 1.0f);
+  const std::vector<int> ids = {5, 4, 3, 2, 1, 0};
+  const auto x = rope::thd(memory.data(), 6, 3, 20);
+  CHECK(testing::allocations_in([&] {
+          rope::rotate_heads<rope::interleaved>(x, tables);
+          rope::unrotate_heads<rope::half_split>(x, tables, ids);
+        }) == 0);
+}
