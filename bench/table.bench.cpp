@@ -56,6 +56,18 @@ int main(int argc, char** argv) {
     const rope::frequency_table<float> table(f, positions);
     benchmark::DoNotOptimize(table.cos(1).data());
   });
+  // rows * pairs entries, as above, on a grid of frames, height and width.
+  add("table/float/integer coordinates on three axes", [](const rope::frequencies&) {
+    static const auto grid = rope::grid_positions({4, 32, 32});
+    const rope::frequency_table<float> table(rope::wan_frequencies(2 * pairs), grid);
+    benchmark::DoNotOptimize(table.cos(1).data());
+  });
+  add("table/float/real coordinates on three axes", [](const rope::frequencies&) {
+    static const Eigen::ArrayXXd grid =
+        rope::grid_coordinates(rope::evenly_spaced(4), rope::evenly_spaced(32), rope::evenly_spaced(32));
+    const rope::frequency_table<float> table(rope::wan_frequencies(2 * pairs), grid);
+    benchmark::DoNotOptimize(table.cos(1).data());
+  });
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

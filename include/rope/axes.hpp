@@ -245,7 +245,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
-/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298, section 3.2 (directions learned per head)
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
   using scalar = typename Derived::Scalar;

@@ -99,7 +99,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///
 /// Throws:  std::invalid_argument
-/// Source:  Heo et al. 2024, arXiv:2403.13298, section 3.2; naver-ai/rope-vit
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
 inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
@@ -116,7 +116,7 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
 /// Throws:  std::invalid_argument
-/// Source:  Heo et al. 2024, arXiv:2403.13298, section 3.2; naver-ai/rope-vit, `init_random_2d_freqs`
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
   const frequencies half(head_dim / 2, base);

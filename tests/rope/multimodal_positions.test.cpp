@@ -89,7 +89,8 @@ TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[multimodal_position
   CHECK(prompt.delta() == 0);
 }
 
-// Golden: Wiselnn570/VideoRoPE, `get_t_scale2_rope_index`, worked by hand for two frames of 3 x 2 tokens.
+// Golden: Wei et al. 2025, arXiv:2502.05173, worked by hand for two frames of 3 x 2 tokens, two positions
+// apart.
 TEST_CASE("VideoRoPE centres each frame on the diagonal", "[multimodal_positions]") {
   const auto prompt = rope::video_rope_positions({text_run{4}, vision_run{2, 3, 2, 2}, text_run{1}});
   CHECK(spelled(prompt.coordinates) ==
