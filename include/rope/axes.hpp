@@ -189,9 +189,8 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 /// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
-///     height_width_then_time(22, 20)     // Ernie 4.5 VL: mrope_section [22, 22, 20] lists height, width,
-///     time height_width_then_time(24, 16)     // VideoRoPE: mrope_section [16, 24, 24] lists time, height,
-///     width
+///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
+///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
 ///
 /// \param spatial_pairs  pairs of height, and as many of width
 /// \param time_pairs     pairs of time
@@ -215,8 +214,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
 ///
 /// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/rope/axes.test.cpp): a decoder of text after images needs the one-axis table
-/// only.
+/// of the schedule itself (tests/rope/axes.test.cpp): text that follows images decodes with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
 ///          pair ("sections do not add up") or one outside its range

@@ -11,8 +11,7 @@
 #include <rope/detail/message.hpp>
 
 /// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
-/// one row per token, axes in the order (height, width) or (time, height, width) unless the caller decides
-/// otherwise.
+/// one row per token, axes in the order (height, width) or (time, height, width).
 ///
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
@@ -28,8 +27,7 @@ using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dy
 
 namespace detail {
 
-/// The number of cells of a grid, which is checked to have axes, no negative extent and a size that fits
-/// memory.
+/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
 inline Index cells(const char* function, const std::vector<Index>& extents) {
   if (extents.empty())
     ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
@@ -103,8 +101,7 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
 /// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
 /// (`meshgrid` with indexing 'ij').
 ///
-/// \param axes  one Eigen vector per axis: a builder below, or an expression such as `2 * evenly_spaced(32) +
-/// 0.5`
+/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
 ///
 /// Throws:  std::length_error
 template <class... Axes>
@@ -145,8 +142,7 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
   return ids;
 }
 
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. The sequence mirrors
-/// exactly.
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
 inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last = 1) {

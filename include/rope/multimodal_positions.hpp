@@ -14,8 +14,7 @@
 #include <rope/detail/message.hpp>
 
 /// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
-/// is at the same position on all axes; the patches of an image share their time and spread over height and
-/// width.
+/// is at the same position on all axes; the patches of an image share their time.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -33,8 +32,7 @@ struct text_run {
   Index tokens;
 };
 
-/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count tokens: patches after
-/// merging.
+/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
 struct vision_run {
   Index frames = 1, height = 0, width = 0;
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
@@ -87,8 +85,7 @@ struct prompt_positions {
 
 namespace detail {
 
-/// Whether |x| <= 2^53, which every table takes. Read from the bits, so that NaN is outside under -ffast-math
-/// too.
+/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;

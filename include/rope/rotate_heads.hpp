@@ -16,8 +16,7 @@
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
-/// Heads that turn differently: learned frequencies per head (RoPE-Mixed, Mochi), or frequencies masked per
-/// head.
+/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
 
 namespace rope {
 inline namespace ROPE_ABI {

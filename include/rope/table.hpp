@@ -73,8 +73,7 @@ class frequency_table {
   ///            not finite or above 2^53 in magnitude
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp); an angle below 2^-72 rad is within 2^-125 rad per axis
-  /// Cost:      as a range of positions; about as much again for two axes of coordinates that are not
-  /// integers
+  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates),

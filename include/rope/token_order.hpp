@@ -83,8 +83,7 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
   return rows;
 }
 
-/// Coordinates one below the other: images of different size laid end to end, each with coordinates of its
-/// own.
+/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
 ///
 /// Throws:  std::invalid_argument if the parts are none or differ in axes
 template <class Scalar>

@@ -67,8 +67,7 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// What Cosmos stretches each axis by, as ntk_scaling does: how much longer the video is than those of its
-/// training.
+/// What Cosmos stretches each axis by, as ntk_scaling does, for videos larger than those of its training.
 struct cosmos_stretch {
   double time = 2, height = 1, width = 1;  // each at least 1
 };

@@ -93,8 +93,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
 }
 
-/// rope-vit, axial: the first half turns by the width, the second by the height, with a base fit for small
-/// grids.
+/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///

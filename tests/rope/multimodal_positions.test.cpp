@@ -37,7 +37,8 @@ std::string spelled(const Coordinates& coordinates) {
         number.erase(number.find_last_not_of('0') + 1);
         if (number.back() == '.') number.pop_back();
       }
-      text += (a > 0 ? "," : "") + number;
+      text += a > 0 ? "," : "";
+      text += number;
     }
     text += ")";
   }
@@ -99,6 +100,10 @@ TEST_CASE("VideoRoPE centres each frame on the diagonal", "[multimodal_positions
         "(7,7,7)");
   CHECK(prompt.next == 8);
   CHECK(prompt.delta() == 8 - 17);
+  CHECK(spelled(rope::video_rope_positions({vision_run{1, 4, 1}}).coordinates) ==
+        "(0,-1,0)(0,0,0)(0,1,0)(0,2,0)");
+  CHECK(spelled(rope::video_rope_positions({vision_run{1, 1, 4}}).coordinates) ==
+        "(0,0,-1)(0,0,0)(0,0,1)(0,0,2)");
   const auto real = rope::video_rope_positions({vision_run{2, 1, 1, 0.75}, text_run{1}}, 10.5);
   CHECK(spelled(real.coordinates) == "(10.5,10.5,10.5)(11.25,11.25,11.25)(12.25,12.25,12.25)");
 }

@@ -226,6 +226,32 @@ TEST_CASE("phase_of is odd in either argument and symmetric in both", "[phase]")
   }
 }
 
+TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "[phase]") {
+  using rope::phase_at;
+  const double inv_freq = 0.1;
+  const phase step = phase_of(inv_freq);
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  for (const std::int64_t p : {std::int64_t{0}, std::int64_t{1}, std::int64_t{131071}, reach - 1, reach}) {
+    CAPTURE(p);
+    CHECK(phase_at(step, inv_freq, p) == step * p);
+    CHECK(phase_at(step, inv_freq, -p) == step * -p);
+  }
+  for (const std::int64_t p : {reach + 1, std::int64_t{1} << 40, (std::int64_t{1} << 53) - 1}) {
+    CAPTURE(p);
+    // Two roundings to 2^-128 turn instead of one.
+    const auto off = (phase_at(step, inv_freq, p) + -phase_of(inv_freq, static_cast<double>(p))).turn +
+                     rope::detail::uint128{0, 1};
+    CHECK((off.hi == 0 && off.lo <= 2));
+    CHECK(phase_at(step, inv_freq, -p) == -phase_at(step, inv_freq, p));
+    CHECK_FALSE(phase_at(step, inv_freq, p) == step * p);
+  }
+  // The most negative integer has no opposite: one step before it must still be one step away.
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  const auto off = (phase_at(step, inv_freq, least) + step + -phase_at(step, inv_freq, least + 1)).turn +
+                   rope::detail::uint128{0, 3};
+  CHECK((off.hi == 0 && off.lo <= 6));
+}
+
 TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of the step", "[phase]") {
   const std::uint64_t seed = 6;
   CAPTURE(seed);

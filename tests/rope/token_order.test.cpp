@@ -29,8 +29,10 @@ std::string spelled(const integer_coordinates& coordinates) {
   std::string text;
   for (Index r = 0; r < coordinates.rows(); ++r) {
     text += "(";
-    for (Index a = 0; a < coordinates.cols(); ++a)
-      text += (a > 0 ? "," : "") + std::to_string(coordinates(r, a));
+    for (Index a = 0; a < coordinates.cols(); ++a) {
+      text += a > 0 ? "," : "";
+      text += std::to_string(coordinates(r, a));
+    }
     text += ")";
   }
   return text;
