@@ -250,6 +250,20 @@ TEST_CASE("ranges of positions beyond 2^31 have the entries of their coordinates
   }
 }
 
+TEST_CASE("ranges and coordinates have the same bits where both change from steps to products", "[oracle]") {
+  // The step is 2^-112 turn, so 16 bits are left of it, and a product shows in every entry.
+  const frequencies slow = frequencies::custom(Eigen::Array<double, 1, 1>(0x1.921fb5p-110));
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  for (const std::int64_t first : {-reach - 3, reach - 2}) {
+    const frequency_table<double> range(slow, first, first + 6);
+    for (std::int64_t p = first; p < first + 6; ++p) {
+      CAPTURE(p);
+      const frequency_table<double> listed(slow, Eigen::Array<std::int64_t, 1, 1>(p));
+      CHECK(range.sin(p)[0] == listed.sin(0)[0]);
+    }
+  }
+}
+
 TEST_CASE("positions beyond 2^53 are whole numbers still", "[oracle]") {
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
                          most = std::numeric_limits<std::int64_t>::max();
@@ -276,6 +290,7 @@ TEST_CASE("phases of coordinates are the exact products to 2^-127 turn", "[oracl
   const std::uint64_t seed = 36;
   CAPTURE(seed);
   testing::random random(seed);
+  int fractional = 0, equal = 0;
   for (int sample = 0; sample < 20000; ++sample) {
     const double inv_freq = random.scaled(-100, 63);
     double coordinate = random.scaled(-80, 52);
@@ -287,7 +302,14 @@ TEST_CASE("phases of coordinates are the exact products to 2^-127 turn", "[oracl
     CAPTURE(inv_freq, coordinate);
     REQUIRE((off + rope::detail::uint128{0, 1}).hi == 0);
     REQUIRE((off + rope::detail::uint128{0, 1}).lo <= 2);
+    if (coordinate != std::trunc(coordinate)) {
+      ++fractional;
+      if (off == rope::detail::uint128{}) ++equal;
+    }
   }
+  // Both are rounded to nearest, from numbers that differ by less than 2^-11 of the unit they are rounded to.
+  CHECK(fractional > 15000);
+  CHECK(equal > fractional - fractional / 500);
 }
 
 TEST_CASE("where the product is a double, the entry is that of the double", "[oracle]") {
