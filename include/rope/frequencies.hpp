@@ -5,6 +5,7 @@
 #include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <utility>
@@ -116,10 +117,15 @@ class frequencies {
 
   /// Every pair turns by one radian per unit of position, on one axis.
   ///
-  /// Throws:  std::invalid_argument unless pairs is positive
+  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
+  ///          space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
-    return frequencies(Eigen::ArrayXXd::Ones(checked_pairs(2 * pairs), 1), 1.0);
+    if (pairs <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    require_addressable(pairs);
+    return frequencies(Eigen::ArrayXXd::Ones(pairs, 1), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -195,7 +201,14 @@ class frequencies {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+    require_addressable(rotary_dim / 2);
     return rotary_dim / 2;
+  }
+
+  static void require_addressable(Index pairs) {
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
   Eigen::ArrayXXd inv_freq_;

@@ -167,11 +167,24 @@ TEST_CASE("constant frequencies are one radian per position", "[frequencies]") {
   CHECK((schedule.inv_freq() == 1.0).all());
 }
 
-TEST_CASE("the number of constant frequencies must be positive", "[frequencies][!shouldfail]") {
-  for (const Index pairs : {Index{0}, Index{-1}, Index{-3}}) {
+TEST_CASE("the number of constant frequencies must be positive", "[frequencies]") {
+  for (const Index pairs : {Index{0}, Index{-1}, Index{-3}, std::numeric_limits<Index>::min()}) {
     CAPTURE(pairs);
-    CHECK(throws_saying<std::invalid_argument>([&] { frequencies::constant(pairs); }, "positive",
+    CHECK(throws_saying<std::invalid_argument>([&] { frequencies::constant(pairs); },
+                                               "rope::frequencies::constant: pairs must be positive",
                                                "got " + std::to_string(pairs)));
+  }
+}
+
+TEST_CASE("more pairs than fit into the address space are a length error", "[frequencies]") {
+  constexpr Index largest = std::numeric_limits<Index>::max();
+  for (const Index pairs : {largest / 2 + 1, largest, largest / 2}) {
+    const std::string text = std::to_string(pairs) + " pairs exceed the address space";
+    CAPTURE(pairs);
+    CHECK(throws_saying<std::length_error>([&] { frequencies::constant(pairs); }, text));
+    if (pairs > largest / 2) continue;
+    CHECK(throws_saying<std::length_error>([&] { frequencies f(2 * pairs); }, text));
+    CHECK(throws_saying<std::length_error>([&] { frequencies::pixel(2 * pairs); }, text));
   }
 }
 
