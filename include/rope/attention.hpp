@@ -47,6 +47,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
           q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape);
+  check_magnitudes<arithmetic<T>>("attention", options);
   return {options, shape};
 }
 

@@ -2,6 +2,7 @@
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -130,6 +131,17 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
                        shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+}
+
+/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options) {
+  constexpr double smallest = (std::numeric_limits<A>::min)();
+  for (const double option : {std::abs(options.scale), options.softcap})
+    if (option != 0 && (option < smallest || option > 1 / smallest))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
+                         1 / smallest, "], got ", options.scale, " and ", options.softcap));
 }
 
 /// Every number in the options that is out of its range, and every list and view that does not fit the call.

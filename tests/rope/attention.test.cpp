@@ -276,6 +276,13 @@ TEST_CASE("options that mean nothing are named and nothing is written") {
   };
   fails("window must not be negative, got -1", {.window = -1});
   fails("scale must be finite and softcap finite and not negative, got 0 and -2", {.softcap = -2});
+  // Beyond these the arithmetic would divide by zero or multiply by infinity.
+  const char* range = "scale and softcap must be 0 or of a magnitude in [1.1754943508222875e-38, 8.507";
+  for (const double bad : {1e-50, 1e-39, 1e38, 1e40, 1e300}) {
+    fails(range, {.scale = bad});
+    fails(range, {.scale = -bad});
+    fails(range, {.softcap = bad});
+  }
 #if !defined(__FAST_MATH__)
   const double infinity = std::numeric_limits<double>::infinity(),
                nan = std::numeric_limits<double>::quiet_NaN();
@@ -286,4 +293,16 @@ TEST_CASE("options that mean nothing are named and nothing is written") {
   fails("scale must be finite and softcap finite and not negative, got 1 and nan",
         {.scale = 1, .softcap = nan});
 #endif
+}
+
+TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "", float, double) {
+  const double smallest = std::numeric_limits<TestType>::min();
+  std::vector<TestType> x = {TestType(0.5), TestType(-1), TestType(2), TestType(3)}, out(4);
+  const auto tokens = rope::thd(x.data(), 2, 1, 2);
+  for (const double softcap : {smallest, 1 / smallest}) {
+    rope::attention(tokens, tokens, tokens, rope::thd(out.data(), 2, 1, 2), {.softcap = softcap});
+    CAPTURE(softcap);
+    for (const TestType value : out) CHECK((value >= TestType(-1) && value <= TestType(3)));
+    CHECK(out[0] == x[0]);
+  }
 }
