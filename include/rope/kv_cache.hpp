@@ -2,7 +2,7 @@
 #ifndef ROPE_KV_CACHE_HPP
 #define ROPE_KV_CACHE_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -234,12 +234,14 @@ class kv_cache {
         ROPE_THROW(std::invalid_argument,
                    detail::message("kv_cache: extents must not be negative, got [", batch_, ", ", capacity_,
                                    ", ", heads_, ", ", head_dim, "]"));
-      if (extent > 0 && size > (std::numeric_limits<Index>::max)() / extent)
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         ROPE_THROW(std::length_error, detail::message("kv_cache: [", batch_, ", ", capacity_, ", ", heads_,
                                                       ", ", head_dim, "] exceeds the address space"));
-      size *= extent;
+      size *= (std::max)(extent, Index{1});
     }
-    return static_cast<std::size_t>(size) / sizeof(T);
+    const bool empty = batch_ == 0 || capacity_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
   }
 
   /// How the stored keys were rotated; nothing for keys that came rotated.
