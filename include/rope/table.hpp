@@ -7,14 +7,15 @@
 #include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
 #include <rope/config.hpp>
 #include <rope/detail/coordinate_phases.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/slow_pairs.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/detail/table_arguments.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/detail/table_view.hpp>
 #include <rope/frequencies.hpp>
@@ -38,7 +39,8 @@ inline namespace ROPE_ABI {
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
-///            1 adds one rounding.
+///            1 adds one rounding. An angle made of real coordinates has an error of 2^-126 rad per axis
+///            beside, which shows where it is below 2^-65 rad.
 /// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
 template <class S = float>
 class frequency_table {
@@ -52,17 +54,18 @@ class frequency_table {
 
   /// Positions 0 .. count - 1.
   ///
-  /// Throws:  std::invalid_argument if count is negative or the frequencies have more than one axis
+  /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
+  ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, checked_count(count)) {}
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
-  /// Throws:  std::invalid_argument if last < first or the frequencies have more than one axis
+  /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
                         range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
@@ -76,14 +79,14 @@ class frequency_table {
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates),
+      : frequency_table(frequencies, detail::checked_coordinates(frequencies.axes(), coordinates),
                         coordinates_tag{}) {}
 
   /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
   /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
   /// float.
   ///
-  /// Throws:    std::invalid_argument if last < first or the frequencies have more than one axis
+  /// Throws:    as for an exact table
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
   /// at 4096,
   ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
@@ -91,7 +94,8 @@ class frequency_table {
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+    detail::checked_magnitude<float>(frequencies.attention_factor());
+    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
                           unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
@@ -164,23 +168,25 @@ class frequency_table {
       : frequencies_(frequencies),
         first_(first),
         rows_(rows),
-        fingerprint_(detail::mix(std::bit_cast<std::uint64_t>(attention_factor()), inv_freq())),
-        entries_(static_cast<std::size_t>(checked_entries(rows, pairs()))) {}
+        fingerprint_(detail::mix(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        entries_(detail::checked_entries<S>(rows, pairs())) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
   /// addition per pair away from the row before it, as far as a rounded step carries.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
+    const detail::slow_pairs slow(inv_freq());
     std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
     for (std::size_t i = 0; i < step.size(); ++i)
-      step[i] = phase_of(frequencies.inv_freq()(static_cast<Index>(i), 0));
+      step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
     for (Index r = 0; r < rows_; ++r) {
       const std::int64_t position = first + r;
       if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
         for (std::size_t i = 0; i < step.size(); ++i)
-          now[i] = phase_at(step[i], frequencies.inv_freq()(static_cast<Index>(i), 0), position);
-      write_row(r, now.data());
+          now[i] = phase_at(step[i], slow.raised()(static_cast<Index>(i), 0), position);
+      write_row(r, now.data(), slow);
       for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
     }
   }
@@ -189,17 +195,19 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     fingerprint_ = detail::mix(fingerprint_, coordinates);
     by_position_ = false;
-    detail::coordinate_phases phases(inv_freq());
+    const detail::slow_pairs slow(inv_freq());
+    detail::coordinate_phases phases(slow.raised());
     at_origin_.assign(static_cast<std::size_t>(rows_), 0);
     for (Index r = 0; r < rows_; ++r) {
-      write_row(r, phases.at(coordinates.row(r)));
+      write_row(r, phases.at(coordinates.row(r)), slow);
       at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
-  void write_row(Index r, const phase* phases) {
+  void write_row(Index r, const phase* phases, const detail::slow_pairs& slow) {
     S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
     detail::write_table_row(phases, pairs(), attention_factor(), cos, cos + pairs());
+    slow.write(phases, attention_factor(), cos, cos + pairs());
   }
 
   void require_one_axis() const {
@@ -214,57 +222,6 @@ class frequency_table {
       ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
                                                     " is outside the table's [", first(), ", ", last(), ")"));
     return position;
-  }
-
-  template <std::integral Count>
-  static std::int64_t checked_count(Count count) {
-    if (count < Count{0})
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: count must not be negative, got ", count));
-    return static_cast<std::int64_t>(count);
-  }
-
-  template <std::integral First, std::integral Last>
-  static Index checked_rows(First first, Last last) {
-    const auto from = static_cast<std::int64_t>(first), to = static_cast<std::int64_t>(last);
-    if (to < from)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
-    if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
-      ROPE_THROW(std::length_error,
-                 detail::message("frequency_table: too many positions in [", from, ", ", to, ")"));
-    return static_cast<Index>(to - from);
-  }
-
-  static Index checked_entries(Index rows, Index pairs) {
-    if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
-      ROPE_THROW(std::length_error, detail::message("frequency_table: ", rows, " rows of ", pairs,
-                                                    " pairs exceed the address space"));
-    return rows * 2 * pairs;
-  }
-
-  template <class Derived>
-  static Eigen::ArrayXXd checked_coordinates(const frequencies& frequencies,
-                                             const Eigen::DenseBase<Derived>& coordinates) {
-    using coordinate = typename Derived::Scalar;
-    static_assert(
-        std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-            std::is_same_v<coordinate, double>,
-        "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-    if (coordinates.cols() != frequencies.axes())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: coordinates must be [rows, ", frequencies.axes(),
-                                 "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-    Eigen::ArrayXXd values = coordinates.derived().template cast<double>().array();
-    for (Index r = 0; r < values.rows(); ++r)
-      for (Index a = 0; a < values.cols(); ++a)
-        if (!detail::is_finite(values(r, a)) || std::abs(values(r, a)) > 0x1p53)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message(
-                         "frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                         values(r, a), " at row ", r, ", axis ", a));
-    return values;
   }
 
   frequencies frequencies_;

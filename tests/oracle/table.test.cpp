@@ -249,6 +249,30 @@ TEST_CASE("entries of real coordinates on two axes are correctly rounded", "[ora
   worst.check();
 }
 
+TEST_CASE("table entries of pairs that hardly turn are correctly rounded", "[oracle]") {
+  const std::uint64_t seed = 16;
+  CAPTURE(seed);
+  testing::random random(seed);
+  // Down to 2^-120 for float and 2^-1000 for double; -Ofast flushes what is not a normal number.
+  Eigen::ArrayXXd slow(60, 1), slowest(60, 1);
+  for (Index i = 0; i < 60; ++i) {
+    slow(i) = random.scaled(-120, -55);
+    slowest(i) = random.scaled(-1000, -55);
+  }
+  std::vector<std::int64_t> positions = {1, 2, 3, 131071, reach};
+  for (int k = 1; k <= 30; ++k)
+    positions.push_back(random.integer(std::int64_t{1} << k, std::int64_t{2} << k));
+  check_positions(frequencies::custom(slow), positions);
+  const frequencies doubles = frequencies::custom(slowest);
+  worst_errors worst;
+  for (const std::int64_t position : positions) {
+    const frequency_table<double> table(doubles, -position, 1 - position);
+    for (Index i = 0; i < doubles.pairs(); ++i)
+      worst.include(table, -position, i, exact_pair(real(-position) * real(slowest(i))));
+  }
+  worst.check();
+}
+
 TEST_CASE("an attention_factor costs one rounding", "[oracle]") {
   const frequencies plain(128, 1e4);
   for (const double factor : {0.1, 1.0693147180559945, 1.2302585092994046, 1.9999999999999998}) {

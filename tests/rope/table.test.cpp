@@ -545,21 +545,93 @@ TEST_CASE("fingerprints differ where only signs or exponents do", "[table]") {
 }
 
 // 2^53 + 1 is the first integer that a double cannot hold.
-TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[table][!shouldfail]") {
+TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[table]") {
   const std::int64_t limit = std::int64_t{1} << 53;
-  const auto table_at = [](std::int64_t coordinate) {
-    return frequency_table<float>(frequencies(8), Eigen::Array<std::int64_t, 1, 1>(coordinate));
+  const auto table_at = [](auto coordinate) {
+    return frequency_table<float>(frequencies(8), Eigen::Array<decltype(coordinate), 1, 1>(coordinate));
   };
   CHECK(same_row(table_at(limit), 0, frequency_table<float>(frequencies(8), limit, limit + 1), limit));
-  for (const std::int64_t coordinate : {limit + 1, -limit - 1})
+  CHECK(same_row(table_at(-limit), 0, frequency_table<float>(frequencies(8), -limit, 1 - limit), -limit));
+  for (const std::int64_t coordinate : {limit + 1, -limit - 1, largest, smallest})
     CHECK(throws_saying<std::invalid_argument>([&] { table_at(coordinate); }, "at most 2^53 in magnitude",
-                                               std::to_string(coordinate)));
+                                               "got " + std::to_string(coordinate) + " at row 0, axis 0"));
+  const auto beyond = std::numeric_limits<std::uint64_t>::max();
+  CHECK(same_row(table_at(std::uint64_t{5}), 0, table_at(5), 0));
+  CHECK(throws_saying<std::invalid_argument>([&] { table_at(beyond); }, "at most 2^53 in magnitude",
+                                             "got 18446744073709551615 at row 0, axis 0"));
 }
 
-TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped", "[table][!shouldfail]") {
+TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped", "[table]") {
   const frequencies schedule(8);
   const std::uint64_t beyond = std::numeric_limits<std::uint64_t>::max() - 9;
-  CHECK_THROWS_AS(frequency_table<float>(schedule, beyond, beyond + 5), std::length_error);
-  CHECK_THROWS_AS(frequency_table<float>(schedule, beyond), std::length_error);
-  CHECK_THROWS_AS(frequency_table<float>(schedule, 0, beyond), std::length_error);
+  const auto refused = [](const auto& make) {
+    return throws_saying<std::length_error>(make, "frequency_table: a position must be below 2^63",
+                                            "got 1844674407370955160");
+  };
+  CHECK(refused([&] { frequency_table<float>(schedule, beyond, beyond + 5); }));
+  CHECK(refused([&] { frequency_table<float> table(schedule, beyond); }));
+  CHECK(refused([&] { frequency_table<float>(schedule, 0, beyond); }));
+  CHECK(refused([&] { frequency_table<float>::with_float_angles(schedule, 0, beyond); }));
+  const auto last = static_cast<std::uint64_t>(largest);
+  CHECK(frequency_table<float>(schedule, last - 1, last).first() == largest - 1);
+}
+
+TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused", "[table]", float, double) {
+  const auto of = [](double factor) { return frequencies::custom(Eigen::Array2d(1.0, 0.1), factor); };
+  const double least = std::numeric_limits<TestType>::min(), most = std::numeric_limits<TestType>::max();
+  for (const double factor : {least, most}) {
+    const frequency_table<TestType> table(of(factor), 2);
+    CHECK(static_cast<double>(table.cos(0)[0]) == factor);
+    CHECK((table.cos(1).abs() <= table.cos(0)).all());
+  }
+  std::vector<double> bad = {std::nextafter(least, 0.0)};
+  if (std::is_same_v<TestType, float>) bad = {std::nextafter(least, 0.0), std::nextafter(most, 1e300), 1e300};
+  for (const double factor : bad) {
+    CAPTURE(factor);
+    const char* rule = "frequency_table: attention_factor must be in [";
+    CHECK(
+        throws_saying<std::invalid_argument>([&] { frequency_table<TestType> table(of(factor), 2); }, rule));
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { frequency_table<TestType>(of(factor), Eigen::Array2d(0, 1)); }, rule));
+  }
+  // Float angles are multiplied in float, whatever the entries are.
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { frequency_table<TestType>::with_float_angles(of(0x1p128), 0, 2); }, "attention_factor",
+      "got 3.4028236692093846e+38"));
+}
+
+// The sine of a pair this slow is its angle, and the cosine is 1, to all the digits of a double.
+TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", "[table]", float, double) {
+  Eigen::ArrayXd inv_freq(2 * 40);
+  for (Index k = 0; k < 40; ++k) {
+    inv_freq[2 * k] = 1.234567890123456789 * std::ldexp(1.0, static_cast<int>(-60 - k));
+    inv_freq[2 * k + 1] = -std::ldexp(1.9, static_cast<int>(-60 - 12 * k));
+  }
+  const double factor = 1.25;
+  const frequencies schedule = frequencies::custom(inv_freq, factor);
+  for (const std::int64_t p :
+       {std::int64_t{1}, std::int64_t{-3}, std::int64_t{131071}, std::int64_t{1} << 31}) {
+    const frequency_table<TestType> range(schedule, p, p + 1);
+    const frequency_table<TestType> rows(schedule, Eigen::Array<std::int64_t, 1, 1>(p));
+    CHECK(same_row(range, p, rows, 0));
+    for (Index i = 0; i < inv_freq.size(); ++i) {
+      CAPTURE(p, i);
+      const long double angle = static_cast<long double>(p) * inv_freq[i];
+      CHECK(range.cos(p)[i] == TestType(factor));
+      CHECK(tolerance::error_in_ulp(range.sin(p)[i], factor * angle) <=
+            2 * tolerance::table_entry<TestType>() + 0.5L);
+    }
+  }
+  CHECK((frequency_table<TestType>(schedule, 1).sin(0) == TestType(0)).all());
+}
+
+TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[table]") {
+  const double f = std::ldexp(1.1, -80);
+  Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
+  inv_freq << f, -f;
+  coordinates << 1048576.5, 1048576.25, 7, 5, 1 << 30, (1 << 30) - 1;
+  const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
+  const double difference[] = {0.25, 2, 1};
+  for (std::int64_t r = 0; r < 3; ++r)
+    CHECK(tolerance::error_in_ulp(table.sin(r)[0], static_cast<long double>(difference[r]) * f) <= 1);
 }
