@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::max, std::min
 #include <cmath>
+#include <cstddef>
 #include <cstdio>  // std::snprintf
 #include <numbers>
 #include <string>
@@ -226,6 +227,18 @@ inline std::vector<std::string> compare(const model_rope& a, const model_rope& b
   };
   missing(a, b);
   missing(b, a);
+  const auto without = [](const model_rope& model) {
+    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
+  };
+  if (a.layers_without_rope != b.layers_without_rope)
+    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
+                    " in " + b.source);
+  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
+    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
+                      " and " + b.layers[i] + " in " + b.source);
+      break;
+    }
   for (const layer_group& x : a.groups)
     for (const layer_group& y : b.groups) {
       if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;

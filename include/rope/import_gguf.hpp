@@ -2,9 +2,8 @@
 #ifndef ROPE_IMPORT_GGUF_HPP
 #define ROPE_IMPORT_GGUF_HPP
 
-#include <cmath>
 #include <concepts>  // std::convertible_to
-#include <initializer_list>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,13 +12,11 @@
 #include <rope/config.hpp>
 #include <rope/detail/architectures.hpp>
 #include <rope/detail/derive.hpp>
-#include <rope/detail/ggml_scaling.hpp>
-#include <rope/detail/message.hpp>
+#include <rope/detail/gguf_layers.hpp>
+#include <rope/detail/gguf_reader.hpp>
+#include <rope/detail/gguf_schedule.hpp>
 #include <rope/detail/number_rule.hpp>
-#include <rope/frequencies.hpp>
 #include <rope/model_rope.hpp>
-#include <rope/scaling.hpp>
-#include <rope/scaling_variants.hpp>
 
 /// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
 /// to it.
@@ -53,97 +50,147 @@ namespace detail {
 template <class L>
 class gguf_importer {
  public:
-  gguf_importer(const L& lookup, const gguf_options& options) : lookup_(lookup), options_(options) {}
+  gguf_importer(const L& lookup, const gguf_options& options) : reader_(lookup), options_(options) {}
 
   model_rope result() {
-    architecture_ = require(lookup_.text("general.architecture"), "general.architecture");
     model_.source = "GGUF";
-    model_.architecture = architecture_;
+    model_.architecture = reader_.architecture();
     read_layout();
-    model_.max_position = number("context_length", range::positive).value_or(0);
-    model_.sliding_window = number("attention.sliding_window", range::not_negative).value_or(0);
-    model_.query_heads = heads("attention.head_count");
-    model_.key_heads = heads("attention.head_count_kv");
+    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
+    model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
+    model_.query_heads = reader_.heads("attention.head_count");
+    model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    const bool gemma3 = architecture_ == "gemma3" || architecture_ == "gemma3n";
-    const auto base = number("rope.freq_base", range::above_one),
-               base_swa = number("rope.freq_base_swa", range::above_one);
-    const auto dimension_swa = number("rope.dimension_count_swa", range::count);
-    const bool two_types = base_swa || dimension_swa || (gemma3 && model_.sliding_window > 0);
-    add_group(two_types ? "full_attention" : "", "rope.dimension_count", "attention.key_length",
-              base.value_or(10000));
-    if (two_types) {
-      sliding_ = true;
-      add_group("sliding_attention", "rope.dimension_count_swa", "attention.key_length_swa",
-                base_swa.value_or(gemma3 ? 10000 : base.value_or(10000)));
-    }
-    for (const char* name : {"rope.freq_base_per_layer", "rope.dimension_count_per_layer"})
-      if (lookup_.numbers(key(name)))
-        model_.warnings.push_back(key(name) + " is not used; all layers are taken as alike");
-    if (lookup_.number(key("attention.compress_rope_freq_base")))
-      model_.warnings.push_back(key("attention.compress_rope_freq_base") + " is not used");
+    layers_ = static_cast<Index>(reader_.number("block_count", range::count).value_or(0));
+    sliding_ = gguf_sliding_layers(reader_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
+    const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
+    const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
+    if (bases || dimensions)
+      add_groups_of_layers(bases, dimensions);
+    else
+      add_groups_of_types();
+    note_scaling();
+    if (reader_.number("attention.compress_rope_freq_base", range::any_number))
+      model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
   }
 
  private:
-  std::string key(const std::string& name) const { return architecture_ + "." + name; }
-
-  template <class T>
-  T require(std::optional<T> value, const std::string& key) const {
-    if (!value) ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " is missing"));
-    return *std::move(value);
-  }
-
-  std::optional<double> number(const std::string& name, const number_rule& rule) const {
-    const std::string full = key(name);
-    const std::optional<double> value = lookup_.number(full);
-    if (value) return checked(*value, rule, "import_gguf", full);
-    if (lookup_.text(full))
-      ROPE_THROW(std::invalid_argument, message("import_gguf: ", full.c_str(), " must be a number"));
-    return {};
-  }
-
-  /// A number for the whole model, or the first of one number per layer.
-  Index heads(const std::string& name) const {
-    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
-    const std::optional<std::vector<double>> per_layer = lookup_.numbers(key(name));
-    if (!per_layer || per_layer->empty()) return 0;
-    return static_cast<Index>(checked(per_layer->front(), range::whole, "import_gguf", key(name)));
-  }
-
   void read_layout() {
-    const auto layout = options_.layout ? options_.layout : gguf_layout(architecture_);
+    const auto layout = options_.layout ? options_.layout : gguf_layout(reader_.architecture());
     if (!layout)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: general.architecture is not an architecture whose layout "
-                         "is known; name the layout in the options, got ",
-                         architecture_.c_str()));
+      reader_.refuse("general.architecture",
+                     "is not an architecture whose layout is known; name the layout in the options, got " +
+                         reader_.architecture());
     layout_ = *layout;
   }
 
   /// The first of these keys that is there; else the width of the model over its heads.
-  Index head_dim(std::initializer_list<const char*> keys) const {
-    for (const char* name : keys)
-      if (const auto length = number(name, range::count)) return static_cast<Index>(*length);
-    const double width = require(number("embedding_length", range::count), key("embedding_length"));
-    if (model_.query_heads == 0) require(std::optional<double>(), key("attention.head_count"));
+  Index head_dim(bool slides) const {
+    for (const char* name :
+         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
+          "attention.key_length"})
+      if (const auto length = reader_.number(name, range::count)) return static_cast<Index>(*length);
+    const double width = reader_.required_number("embedding_length", range::count);
+    if (model_.query_heads == 0) reader_.required_number("attention.head_count", range::count);
     return static_cast<Index>(width) / model_.query_heads;
   }
 
-  void add_group(const char* layer_type, const char* dimension_key, const char* length_key, double base) {
-    const Index head = head_dim({"attention.key_length_mla", length_key, "attention.key_length"});
-    auto dimension = number(dimension_key, range::count);
-    if (!dimension && sliding_) dimension = number("rope.dimension_count", range::count);
-    const Index rotary_dim = dimension ? static_cast<Index>(*dimension) : head;
+  bool gemma3() const { return reader_.architecture() == "gemma3" || reader_.architecture() == "gemma3n"; }
+
+  double base_of(bool slides) const {
+    const double base = reader_.number("rope.freq_base", range::above_one).value_or(10000);
+    if (!slides) return base;
+    return reader_.number("rope.freq_base_swa", range::above_one).value_or(gemma3() ? 10000 : base);
+  }
+
+  /// The channels that rotate, and the key that says so.
+  std::pair<Index, const char*> dimension_of(bool slides) const {
+    for (const char* name :
+         {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
+      if (const auto dimension = reader_.number(name, range::count))
+        return {static_cast<Index>(*dimension), name};
+    return {head_dim(slides), "attention.key_length"};
+  }
+
+  /// Full and sliding layers, if they differ.
+  void add_groups_of_types() {
+    const bool two_types = reader_.number("rope.freq_base_swa", range::above_one) ||
+                           reader_.number("rope.dimension_count_swa", range::count) ||
+                           (gemma3() && model_.sliding_window > 0);
+    if (!two_types) return add_group("", false, base_of(false), dimension_of(false));
+    add_group("full_attention", false, base_of(false), dimension_of(false));
+    add_group("sliding_attention", true, base_of(true), dimension_of(true));
+    for (const bool slides : sliding_)
+      model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+
+  /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
+  /// whether they slide.
+  void add_groups_of_layers(const std::optional<std::vector<double>>& bases,
+                            const std::optional<std::vector<double>>& dimensions) {
+    constexpr const char *base_key = "rope.freq_base_per_layer",
+                         *dimension_key = "rope.dimension_count_per_layer";
+    const std::size_t count = bases ? bases->size() : dimensions->size();
+    for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
+      if (*list && ((*list)->size() != count || (layers_ > 0 && static_cast<Index>(count) != layers_)))
+        reader_.refuse(reader_.key(name),
+                       "must have one value per layer, " +
+                           std::to_string(layers_ > 0 ? layers_ : static_cast<Index>(count)) + ", got " +
+                           std::to_string((*list)->size()));
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool slides = i < sliding_.size() && sliding_[i];
+      const double base = bases ? (*bases)[i] : base_of(slides);
+      auto dimension = dimension_of(slides);
+      if (dimensions && (*dimensions)[i] > 0)
+        dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
+      std::string layer_type = "base " + std::to_string(static_cast<long long>(base)) + ", " +
+                               std::to_string(dimension.first) + " channels";
+      if (!sliding_.empty()) layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
+      if (!model_.group(layer_type)) add_group(layer_type, slides, base, dimension);
+      model_.layers.push_back(std::move(layer_type));
+    }
+    name_by_type();
+  }
+
+  /// Groups of which there is one for sliding layers and one for the others need no longer name.
+  void name_by_type() {
+    for (const std::string type : {"full_attention", "sliding_attention"}) {
+      Index of_type = 0;
+      for (const layer_group& group : model_.groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
+      if (of_type != 1) continue;
+      for (layer_group& group : model_.groups)
+        if (group.layer_type.starts_with(type)) group.layer_type = type;
+      for (std::string& layer : model_.layers)
+        if (layer.starts_with(type)) layer = type;
+    }
+  }
+
+  /// llama.cpp decides for each architecture whether sliding layers are scaled; that of Gemma is known.
+  void note_scaling() {
+    if (model_.groups.size() < 2 || reader_.architecture().starts_with("gemma")) return;
+    for (const layer_group& group : model_.groups)
+      if (group.rule != "default") {
+        const char* which = sliding_.empty() && !model_.layers.empty()
+                                ? " is applied to every layer; which of them slide is not known"
+                                : " is not applied to sliding layers; whether it should be is not known";
+        return model_.warnings.push_back(reader_.key("rope.scaling") + which);
+      }
+  }
+
+  void add_group(const std::string& layer_type, bool slides, double base,
+                 const std::pair<Index, const char*>& dimension) {
+    const Index head = head_dim(slides), rotary_dim = dimension.first;
     if (rotary_dim % 2 != 0 || rotary_dim > head)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", key(dimension_key).c_str(),
-                         " must be even and not above the head, ", head, ", got ", rotary_dim));
-    derived rule = schedule_of(rotary_dim, base);
+      reader_.refuse(reader_.key(dimension.second), "must be even and not above the head, " +
+                                                        std::to_string(head) + ", got " +
+                                                        std::to_string(rotary_dim));
+    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position, options_.length});
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
                       .head_dim = head,
-                      .first_channel = architecture_ == "deepseek2" ? head - rotary_dim : 0,
+                      .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
                       .rule = std::move(rule.rule),
@@ -153,97 +200,28 @@ class gguf_importer {
     model_.groups.push_back(std::move(group));
   }
 
-  derived schedule_of(Index rotary_dim, double base) {
-    const std::string type_key = key("rope.scaling.type");
-    const std::string type = lookup_.text(type_key).value_or("linear");
-    if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", type_key.c_str(), " must be none, linear, yarn or longrope, got ",
-                         type.c_str()));
-    auto factor = number("rope.scaling.factor", range::not_negative);
-    if (!factor) factor = number("rope.scale_linear", range::not_negative);
-    const bool scaled = !sliding_ && type != "none" && factor.value_or(0) != 0;
-    const double s = scaled ? *factor : 1;
-    const double attn_factor = number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                               number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
-    const double given_ext = number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
-    const double ext_factor = sliding_ ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
-    const auto original = number("rope.scaling.original_context_length", range::positive);
-    const double original_max_position = original.value_or(model_.max_position);
-    if (ext_factor == 0) {
-      const magnified_linear linear{.factor = s, .magnitude = attn_factor};
-      const char* name = s == 1 ? "default" : "linear";
-      if (const auto factors = pair_factors(rotary_dim / 2, original_max_position))
-        return derive(s == 1 ? "pair factors" : "linear, pair factors", rotary_dim, base, linear, *factors);
-      return derive(name, rotary_dim, base, linear);
-    }
-    if (original_max_position == 0) require(std::optional<double>(), key("context_length"));
-    weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
-                       .ext_factor = ext_factor};
-    yarn.yarn.beta_fast =
-        number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
-    yarn.yarn.beta_slow =
-        number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
-    const double multiplier = read_magnitude(yarn.yarn, attn_factor);
-    const auto factors = pair_factors(rotary_dim / 2, original_max_position);
-    derived result = factors ? derive("yarn, pair factors", rotary_dim, base, yarn, *factors)
-                             : derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = multiplier;
-    return result;
-  }
-
-  /// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
-  /// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
-  double read_magnitude(yarn_scaling& yarn, double attn_factor) const {
-    const bool deepseek = architecture_ == "deepseek2";
-    const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
-    double all_dim = number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-    if (deepseek) all_dim /= 0.1;
-    const double above = deepseek ? all_dim : 1;
-    yarn.attention_factor = (all_dim == 0 ? g(1) : g(above) / g(all_dim)) * attn_factor;
-    const double softmax = attn_factor * g(all_dim);
-    return deepseek ? softmax * softmax : 1;
-  }
-
-  /// rope_freqs if the file has it, else the list of long or short factors.
-  std::optional<pair_factor_scaling> pair_factors(Index pairs, double original_max_position) const {
-    const char* by_length =
-        options_.length > original_max_position ? "rope_factors_long.weight" : "rope_factors_short.weight";
-    for (const char* name : {"rope_freqs.weight", by_length}) {
-      std::optional<std::vector<double>> factors = sliding_ ? std::nullopt : lookup_.numbers(name);
-      if (!factors) continue;
-      if (static_cast<Index>(factors->size()) < pairs)
-        ROPE_THROW(std::invalid_argument, message("import_gguf: ", name, " must have one value per pair, ",
-                                                  pairs, ", got ", factors->size()));
-      factors->resize(static_cast<std::size_t>(pairs));
-      for (const double value : *factors) checked(value, range::positive, "import_gguf", name);
-      return pair_factor_scaling{*std::move(factors)};
-    }
-    return {};
-  }
-
   void add_sections(layer_group& group) const {
-    const std::string name = key("rope.dimension_sections");
-    const std::optional<std::vector<double>> sections = lookup_.numbers(name);
+    constexpr const char* name = "rope.dimension_sections";
+    const auto sections = reader_.numbers(name, range::whole);
     if (!sections) return;
     Index sum = 0;
     for (const double value : *sections) {
-      const auto pairs = static_cast<Index>(checked(value, range::whole, "import_gguf", name));
+      const auto pairs = static_cast<Index>(value);
       sum += pairs;
       if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml fills up with zeros
     }
     if (sum != group.frequencies.pairs())
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", name.c_str(), " must add up to the number of pairs, ",
-                         group.frequencies.pairs(), ", got ", sum));
-    group.mrope_interleaved = gguf_interleaves_sections(architecture_);
+      reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
+                                            std::to_string(group.frequencies.pairs()) + ", got " +
+                                            std::to_string(sum));
+    group.mrope_interleaved = gguf_interleaves_sections(reader_.architecture());
   }
 
-  const L& lookup_;
+  gguf_reader<L> reader_;
   const gguf_options& options_;
-  std::string architecture_;
   pairing layout_ = pairing::half_split;
-  bool sliding_ = false;  // the group of the sliding layers is being made: it has no scaling
+  Index layers_ = 0;           // 0: not known
+  std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   model_rope model_ = {};
 };
 

@@ -63,12 +63,11 @@ class hugging_face_importer {
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
-    const std::string architecture = plain_architecture(model_.architecture);
-    defaults_ = defaults_of(architecture);
+    defaults_ = defaults_of(plain_architecture(model_.architecture));
     layout_ = layout_of(text_, model_.architecture, options_.layout);
     head_ = head_shape_of(text_, defaults_);
     add_groups();
-    add_layers(architecture);
+    add_layers();
     for (const std::string& key : text_.unasked())
       if (key.starts_with("rope_") || key.starts_with("rotary_") || key.starts_with("mrope_"))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
@@ -178,18 +177,20 @@ class hugging_face_importer {
                                        std::to_string(static_cast<Index>(sum)));
   }
 
-  void add_layers(const std::string& architecture) {
+  void add_layers() {
     const auto layers = text_.index("num_hidden_layers");
-    model_.layers = layer_types_of(text_, defaults_, layers);
+    const auto window = text_.number("sliding_window", range::not_negative),
+               local = text_.number("local_attention", range::positive);
+    const bool slides = defaults_.full_rotate ||
+                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
+    model_.layers = layer_types_of(text_, defaults_, layers, slides);
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
-    if (architecture == "cohere2")  // only its sliding layers rotate
+    if (!defaults_.full_rotate && slides)
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
     model_.query_heads = text_.index("num_attention_heads").value_or(0);
     model_.key_heads = text_.index("num_key_value_heads").value_or(model_.query_heads);
     model_.max_position = text_.number("max_position_embeddings", range::positive).value_or(0);
-    const auto window = text_.number("sliding_window", range::not_negative),
-               local = text_.number("local_attention", range::positive);
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
   }

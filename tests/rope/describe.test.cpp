@@ -202,6 +202,12 @@ TEST_CASE("every difference is said with both numbers", "[describe]") {
   CHECK(has_warning(
       changed_by([](model& m) { m.groups[1].frequencies = rope::frequencies(256, 2e4); }),
       "sliding_attention: inv_freq differs for 127 of 128 pairs, within 1 to 127; most at pair 127"));
+  CHECK(has_warning(changed_by([](model& m) {
+                      m.layers_without_rope = {3, 7};
+                    }),
+                    "layers without rotation are none in Hugging Face and 3, 7 in GGUF"));
+  CHECK(has_warning(changed_by([](model& m) { m.layers[5] = "sliding_attention"; }),
+                    "layer 5 is of type full_attention in Hugging Face and sliding_attention in GGUF"));
   // Interleaved in Hugging Face and not in GGUF is nothing that a converter does.
   auto interleaved = original;
   interleaved.groups[0].layout = interleaved.groups[1].layout = rope::pairing::interleaved;

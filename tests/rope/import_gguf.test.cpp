@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <rope/import_gguf.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -192,9 +194,110 @@ TEST_CASE("sections come without the zeros that fill them up, and alternate in I
   CHECK(only_group(gguf("qwen3vl", entries)).layout == pairing::half_split);
 }
 
+TEST_CASE("bases and dimensions per layer make a group for every kind of layer", "[gguf]") {
+  const json entries = {{".block_count", 5},
+                        {".rope.freq_base_per_layer", {5e6, 1e4, 1e4, 5e6, 1e4}},
+                        {".rope.dimension_count_per_layer", {64, 128, 128, 64, 128}}};
+  const auto model = import_gguf(small(entries));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(model.groups[0].layer_type == "base 5000000, 64 channels");
+  CHECK(model.groups[1].layer_type == "base 10000, 128 channels");
+  CHECK(same(model.groups[0].frequencies, frequencies(64, 5e6)));
+  CHECK(same(model.groups[1].frequencies, frequencies(128, 1e4)));
+  const std::vector<std::size_t> expected = {0, 1, 1, 0, 1};
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(model.group_of_layer(static_cast<Index>(i)) == &model.groups[expected[i]]);
+  CHECK(model.group_of_layer(5) == nullptr);
+  CHECK(model.warnings.empty());
+
+  SECTION("layers that are known to slide have their names and are not scaled") {
+    json typed = entries;
+    typed.update({{".attention.sliding_window_pattern", {0, 1, 1, 0, 1}}, {".rope.scaling.factor", 4}});
+    const auto sliding = import_gguf(small(typed));
+    REQUIRE(sliding.groups.size() == 2);
+    CHECK(same(sliding.group("full_attention")->frequencies,
+               frequencies(64, 5e6, rope::linear_scaling{.factor = 4})));
+    CHECK(same(sliding.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
+    CHECK(sliding.group_of_layer(4)->layer_type == "sliding_attention");
+    CHECK(has_warning(sliding.warnings, "llama.rope.scaling is not applied to sliding layers"));
+    // Two bases of one type keep their numbers in the name.
+    typed[".rope.freq_base_per_layer"] = {5e6, 1e4, 2e4, 5e6, 1e4};
+    const auto three = import_gguf(small(typed));
+    REQUIRE(three.groups.size() == 3);
+    CHECK(three.group_of_layer(3)->layer_type == "full_attention");
+    CHECK(three.group_of_layer(2)->layer_type == "sliding_attention, base 20000, 128 channels");
+  }
+  SECTION("what is absent is the number of the model, and 0 channels are too") {
+    json bases = entries;
+    bases.erase(".rope.dimension_count_per_layer");
+    bases[".rope.dimension_count"] = 32;
+    CHECK(import_gguf(small(bases)).groups[1].rotary_dim() == 32);
+    json dimensions = entries;
+    dimensions.erase(".rope.freq_base_per_layer");
+    dimensions.update({{".rope.freq_base", 2e4}, {".rope.dimension_count_per_layer", {64, 0, 0, 64, 0}}});
+    const auto mixed = import_gguf(small(dimensions));
+    CHECK(same(mixed.group_of_layer(0)->frequencies, frequencies(64, 2e4)));
+    CHECK(same(mixed.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
+  }
+  SECTION("a scaling is applied to all, and said to be, where no layer is known to slide") {
+    json scaled = entries;
+    scaled[".rope.scaling.factor"] = 4;
+    const auto all = import_gguf(small(scaled));
+    CHECK(same(all.groups[1].frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+    CHECK(has_warning(all.warnings, "llama.rope.scaling is applied to every layer"));
+  }
+  SECTION("one group for all of them is still a group of every layer") {
+    const auto alike = import_gguf(small({{".rope.freq_base_per_layer", {2e4, 2e4}}}));
+    REQUIRE(alike.groups.size() == 1);
+    CHECK(same(alike.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
+  }
+}
+
+TEST_CASE("the layers that do not rotate are those of the architecture", "[gguf]") {
+  const auto model = [](const char* architecture, const json& more) {
+    json entries = {{".attention.key_length", 128}, {".block_count", 8}};
+    entries.update(more);
+    return import_gguf(gguf(architecture, entries));
+  };
+  using layers = std::vector<Index>;
+  const json window = {{".attention.sliding_window", 4096}}, none = {{".attention.sliding_window", 0}};
+  CHECK(model("llama", window).layers_without_rope.empty());
+  CHECK(model("smollm3", json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model("llama4", json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model("llama4", none).layers_without_rope.empty());
+  CHECK(model("cohere2", window).layers_without_rope == layers{3, 7});
+  CHECK(model("cohere2", {{".attention.sliding_window_pattern", {1, 0, 1, 1, 1, 1, 0, 1}}})
+            .layers_without_rope == layers{1, 6});
+  CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope ==
+        layers{1, 3, 5, 7});
+  CHECK(model("exaone4", window).layers_without_rope.empty());  // only the one of 64 layers slides
+  CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope.size() == 16);
+  CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
+}
+
+TEST_CASE("Gemma 3 knows its sliding layers", "[gguf]") {
+  json entries = {{".attention.key_length", 256},
+                  {".rope.freq_base", 1e6},
+                  {".attention.sliding_window", 1024},
+                  {".block_count", 34}};
+  const auto model = import_gguf(gguf("gemma3", entries));
+  REQUIRE(model.layers.size() == 34);
+  CHECK(model.group_of_layer(4)->base == 1e4);
+  CHECK(model.group_of_layer(5)->base == 1e6);
+  CHECK(import_gguf(gguf("gemma3n", entries)).group_of_layer(4)->base == 1e6);
+}
+
+TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[gguf]") {
+  std::vector<double> factors(128, 1.0);
+  std::fill(factors.begin() + 32, factors.end(), static_cast<double>(1e30f));  // Gemma 4
+  const json entries = {
+      {".attention.key_length", 256}, {".rope.freq_base", 1e6}, {"rope_freqs.weight", factors}};
+  const auto group = only_group(gguf("gemma4", entries));
+  CHECK(same(group.frequencies,
+             frequencies(256, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.25})));
+}
+
 TEST_CASE("keys that are not used are reported", "[gguf]") {
-  CHECK(has_warning(import_gguf(small({{".rope.freq_base_per_layer", {1, 2}}})).warnings,
-                    "llama.rope.freq_base_per_layer"));
   CHECK(has_warning(import_gguf(small({{".attention.compress_rope_freq_base", 1}})).warnings,
                     "compress_rope_freq_base"));
 }
@@ -237,6 +340,18 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[gguf]"
             {"rope_freqs.weight", "positive"}},
            {small({{".rope.dimension_sections", {16, 16}}}),
             {"llama.rope.dimension_sections", "add up", "64", "32"}},
+           {small({{".block_count", 3}, {".rope.freq_base_per_layer", {2, 3}}}),
+            {"llama.rope.freq_base_per_layer", "one value per layer, 3", "got 2"}},
+           {small({{".rope.freq_base_per_layer", {2, 3}}, {".rope.dimension_count_per_layer", {64}}}),
+            {"llama.rope.dimension_count_per_layer", "one value per layer, 2", "got 1"}},
+           {small({{".rope.freq_base_per_layer", {2, 1}}}),
+            {"llama.rope.freq_base_per_layer", "greater than 1", "got 1"}},
+           {small({{".rope.dimension_count_per_layer", {64, 33}}}),
+            {"llama.rope.dimension_count_per_layer", "even", "got 33"}},
+           {small({{".block_count", 3}, {".attention.sliding_window_pattern", {1, 0}}}),
+            {"llama.attention.sliding_window_pattern", "block_count values, 3", "got 2"}},
+           {small({{".attention.sliding_window_pattern", {1, 2}}}),
+            {"llama.attention.sliding_window_pattern", "0 or 1", "got 2"}},
        }) {
     CAPTURE(file.entries.dump());
     std::string text;

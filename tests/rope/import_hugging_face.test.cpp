@@ -394,6 +394,31 @@ TEST_CASE("layers without rotation are named by list or by interval", "[import]"
   CHECK(without({{"model_type", "cohere2"}}) == std::vector<Index>{3});
 }
 
+TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none slides", "[import]") {
+  const json exaone = changed(small, {{"model_type", "exaone4"}, {"num_hidden_layers", 8}});
+  const auto model = [&](const json& changes) { return import_hugging_face(changed(exaone, changes)); };
+  using layers = std::vector<Index>;
+  // Without a window, as EXAONE 4.0 1.2B.
+  CHECK(model(json::object()).layers_without_rope.empty());
+  CHECK(model(json::object()).layers.empty());
+  CHECK(model({{"layer_types", std::vector<std::string>(8, "full_attention")}}).layers_without_rope.empty());
+  // With one, as the 32B, which writes its pattern in letters.
+  const json window = {{"sliding_window", 4096}, {"sliding_window_pattern", "LLLG"}};
+  CHECK(model(window).layers_without_rope == layers{3, 7});
+  CHECK(model(window).group_of_layer(2) != nullptr);
+  CHECK(model(window).group_of_layer(3) == nullptr);
+  CHECK(model({{"sliding_window", 4096}}).layers_without_rope == layers{3, 7});
+  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", 2}}).layers_without_rope ==
+        layers{1, 3, 5, 7});
+  CHECK(model({{"sliding_window", 4096}, {"sliding_window_pattern", "GL"}}).layers_without_rope ==
+        layers{0, 2, 4, 6});
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        model({{"sliding_window", 4096}, {"sliding_window_pattern", "LLXG"}});
+      },
+      "sliding_window_pattern", "made of L and G, got LLXG"));
+}
+
 TEST_CASE("a key that has no effect is reported by its name", "[import]") {
   const auto warnings = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).warnings;

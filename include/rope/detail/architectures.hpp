@@ -39,7 +39,8 @@ inline std::optional<pairing> hugging_face_layout(std::string_view architecture)
       " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
       "gptj kimik2 llama4 ";
   constexpr std::string_view half_split_names =
-      " apertus arcee baichuan bitnet dbrx exaone4 falcon gemma gemma2 gemma3 gemma3n gemma4 glm4moe "
+      " apertus arcee baichuan bitnet dbrx exaone4 exaone45 exaonemoe falcon gemma gemma2 gemma3 gemma3n "
+      "gemma4 glm4moe "
       "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
       "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
       "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
@@ -81,12 +82,21 @@ struct architecture_defaults {
   Index full_every = 0,
         full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
   Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
+  bool full_rotate = true;  // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;
 };
 
 inline architecture_defaults defaults_of(std::string_view architecture) {
   constexpr architecture_defaults table[] = {
       {.architecture = "chatglm", .partial_rotary_factor = 0.5},
-      {.architecture = "cohere2", .full_every = 4, .full_offset = 3},
+      {.architecture = "cohere2",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2", .head_dim = 256},
       {.architecture = "gemma3",

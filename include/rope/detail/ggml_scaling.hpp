@@ -6,6 +6,7 @@
 #include <rope/detail/derive.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/scaling.hpp>
+#include <rope/scaling_variants.hpp>
 
 /// The scalings of ggml that are not quite those of scaling.hpp.
 
@@ -44,6 +45,20 @@ struct magnified_linear {
 inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
   if (rule.factor != 1) numbers.push_back({"factor", rule.factor});
 }
+
+/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
+/// turn (Gemma 4).
+struct ggml_pair_factors {
+  pair_factor_scaling divisors;
+
+  void apply(schedule& schedule) const {
+    divisors.apply(schedule);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) schedule.inv_freq(i) = 0;
+  }
+};
+
+inline void record(named_numbers&, const ggml_pair_factors&, const schedule&) {}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

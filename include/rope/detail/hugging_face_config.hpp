@@ -2,6 +2,7 @@
 #ifndef ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -110,24 +111,33 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 }
 
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
+///
+/// \param slides  whether there is a window for layers to slide
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
-                                        std::optional<Index> layers) {
+                                        std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
     if (layers && static_cast<Index>(given->size()) != *layers)
       text.refuse("layer_types", "must have num_hidden_layers values, " + std::to_string(*layers) + ", got " +
                                      std::to_string(given->size()));
     return *std::move(given);
   }
+  if (!layers || defaults.full_every == 0 || !slides) return {};
+  std::vector<std::string> types;
+  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+    const std::string letters = *text.text("sliding_window_pattern");
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+    return types;
+  }
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
-  if (!layers || defaults.full_every == 0) return {};
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  std::vector<std::string> types;
-  for (Index i = 0; i < *layers; ++i)
-    types.push_back(i % period == full ? "full_attention" : "sliding_attention");
+  for (Index i = 0; i < *layers; ++i) add(i % period == full);
   return types;
 }
 

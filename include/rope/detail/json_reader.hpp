@@ -62,6 +62,10 @@ class json_reader {
     return value->template get<bool>();
   }
 
+  bool is_text(const char* key) {
+    const J* value = find(key);
+    return value && value->is_string();
+  }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
     if (!value) return {};
