@@ -34,6 +34,8 @@ using rope::Index;
 // A decoder layer: that of Llama 3 8B, unless a config says otherwise.
 std::string model_name = "Llama 3 8B";
 Index query_heads = 32, key_heads = 8, head_dim = 128;
+Index first_channel = 0;  // of a head to rotate: DeepSeek rotates the last third
+double softmax_multiplier = 1;
 rope::frequencies frequencies(128, 500000);
 rope::pairing layout = rope::pairing::half_split;
 
@@ -56,17 +58,27 @@ void read_config([[maybe_unused]] const std::string& path) {
   const rope::layer_group& group = model.groups.front();
   if (model.key_heads == 0 || model.query_heads % model.key_heads != 0)
     throw std::runtime_error("num_attention_heads must be a multiple of num_key_value_heads");
-  if (group.first_channel != 0)
-    throw std::runtime_error("this program rotates the first channels of a head only");
   model_name = model.architecture + (group.layer_type.empty() ? "" : ", " + group.layer_type);
   query_heads = model.query_heads;
   key_heads = model.key_heads;
   head_dim = group.head_dim;
+  first_channel = group.first_channel;
+  softmax_multiplier = group.softmax_multiplier;
   frequencies = group.frequencies;
   layout = group.layout;
 #else
   throw std::runtime_error("this build has no JSON library");
 #endif
+}
+
+/// The channels of every head that rotate.
+template <class T>
+rope::head_view<T> window(const rope::head_view<T>& heads) {
+  return heads.channels(first_channel, frequencies.rotary_dim());
+}
+
+rope::attention_options attention_options() {
+  return {.scale = softmax_multiplier / std::sqrt(static_cast<double>(head_dim))};
 }
 
 double seconds_of(const auto& work) {
@@ -113,8 +125,8 @@ std::vector<float> last_scores(const std::vector<float>& q, const std::vector<fl
   std::vector<float> rotated_q(q.end() - query_heads * head_dim, q.end()), rotated_k = k;
   const auto query = rope::thd(rotated_q.data(), 1, query_heads, head_dim);
   const auto keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
-  rope::rotate<QueryLayout>(query, table, start + tokens - 1);
-  rope::rotate<KeyLayout>(keys, table, start);
+  rope::rotate<QueryLayout>(window(query), table, start + tokens - 1);
+  rope::rotate<KeyLayout>(window(keys), table, start);
   std::vector<float> scores;
   for (Index h = 0; h < query_heads; ++h)
     for (Index t = 0; t < tokens; ++t) {
@@ -138,9 +150,16 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
 
   std::printf("\nPrefill and decoding\n  prefill in one call ...");
   std::fflush(stdout);
+  const auto prefill_out = rope::thd(at_once.data(), tokens, query_heads, head_dim);
   const double prefill = seconds_of([&] {
-    rope::attention<Layout>(queries, keys, values, rope::thd(at_once.data(), tokens, query_heads, head_dim),
-                            table);
+    if (first_channel == 0)
+      return rope::attention<Layout>(queries, keys, values, prefill_out, table, attention_options());
+    std::vector<float> rotated_q = q, rotated_k = k;
+    const auto rotated_queries = rope::thd(rotated_q.data(), tokens, query_heads, head_dim);
+    const auto rotated_keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
+    rope::rotate<Layout>(window(rotated_queries), table);
+    rope::rotate<Layout>(window(rotated_keys), table);
+    rope::attention(rotated_queries, rotated_keys, values, prefill_out, attention_options());
   });
   const double visible = 4.0 * static_cast<double>(head_dim * query_heads) * static_cast<double>(tokens) *
                          static_cast<double>(tokens) / 2;
@@ -154,10 +173,12 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   const auto out = rope::thd(one_by_one.data(), tokens, query_heads, head_dim);
   const double decode = seconds_of([&] {
     for (Index t = 0; t < tokens; ++t) {
-      rope::rotate<Layout>(queries.token_range(t, 1), new_query, table, t);
-      rope::rotate<Layout>(keys.token_range(t, 1), new_key, table, t);
+      std::copy_n(queries.at(0, t, 0), query.size(), query.begin());
+      std::copy_n(keys.at(0, t, 0), key.size(), key.begin());
+      rope::rotate<Layout>(window(new_query), table, t);
+      rope::rotate<Layout>(window(new_key), table, t);
       cache.append(new_key, values.token_range(t, 1));
-      rope::attention(new_query, cache.keys(), cache.values(), out.token_range(t, 1));
+      rope::attention(new_query, cache.keys(), cache.values(), out.token_range(t, 1), attention_options());
       if ((t + 1) % 64 == 0 || t + 1 == tokens) {
         std::printf("\r  token by token through kv_cache ... %3d %%",
                     static_cast<int>(100 * (t + 1) / tokens));
@@ -170,8 +191,9 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   // A score is a sum of head_dim products, each at most 1 in magnitude times the rotation's growth of sqrt(2)
   // twice, over sqrt(head_dim): its rounding error is below head_dim * 2 sqrt(head_dim) u. Both sides have
   // it, a weight changes by that relative amount, and a weighted mean of values by at most twice that times
-  // the largest value. An attention factor m makes scores larger by m^2, and their errors with them.
-  const double growth = frequencies.attention_factor() * frequencies.attention_factor();
+  // the largest value. An attention factor m makes scores larger by m^2, a softmax multiplier by itself, and
+  // their errors with them.
+  const double growth = frequencies.attention_factor() * frequencies.attention_factor() * softmax_multiplier;
   const double bound =
       growth * 8 * std::pow(static_cast<double>(head_dim), 1.5) * unit * largest_magnitude(v);
   const double difference = largest_difference(at_once, one_by_one);
@@ -246,17 +268,19 @@ void report_speed() {
   double scale = 1e9, half = 1e9, pairs = 1e9;
   for (int round = 0; round < 9; ++round) {
     scale = (std::min)(scale, seconds_of([&] { flat *= 1.0000001f; }));
-    half = (std::min)(half, seconds_of([&] { rope::rotate<rope::half_split>(view, table); }));
-    pairs = (std::min)(pairs, seconds_of([&] { rope::rotate<rope::interleaved>(view, table); }));
+    half = (std::min)(half, seconds_of([&] { rope::rotate<rope::half_split>(window(view), table); }));
+    pairs = (std::min)(pairs, seconds_of([&] { rope::rotate<rope::interleaved>(window(view), table); }));
   }
-  const double bytes = 2.0 * sizeof(float) * static_cast<double>(x.size());
-  const auto line = [&](const char* name, double seconds) {
+  const auto line = [&](const char* name, double seconds, Index channels) {
+    const double heads = static_cast<double>(tokens * query_heads),
+                 bytes = 2.0 * sizeof(float) * heads * static_cast<double>(channels),
+                 all = 2.0 * sizeof(float) * heads * static_cast<double>(head_dim);
     std::printf("  %-22s %6.2f ms %7.1f GB/s  %.2f of the scale\n", name, seconds * 1e3,
-                bytes / seconds * 1e-9, scale / seconds);
+                bytes / seconds * 1e-9, bytes / seconds / (all / scale));
   };
-  line("x *= a", scale);
-  line("rotate<half_split>", half);
-  line("rotate<interleaved>", pairs);
+  line("x *= a", scale, head_dim);
+  line("rotate<half_split>", half, frequencies.rotary_dim());
+  line("rotate<interleaved>", pairs, frequencies.rotary_dim());
 }
 
 }  // namespace
@@ -284,9 +308,10 @@ int main(int argc, char** argv) {
   const auto tokens = static_cast<Index>(text.size());
   std::printf("rope %s: %lld of %lld bytes of %s as tokens\n", ROPE_VERSION_STRING,
               static_cast<long long>(tokens), static_cast<long long>(length), path.c_str());
-  std::printf("one decoder layer of %s: %d query heads, %d key heads, head_dim %d, %d rotated, %s\n",
+  std::printf("one decoder layer of %s: %d query heads, %d key heads, channels %d to %d of %d rotate, %s\n",
               model_name.c_str(), static_cast<int>(query_heads), static_cast<int>(key_heads),
-              static_cast<int>(head_dim), static_cast<int>(frequencies.rotary_dim()), rope::name_of(layout));
+              static_cast<int>(first_channel), static_cast<int>(first_channel + frequencies.rotary_dim() - 1),
+              static_cast<int>(head_dim), rope::name_of(layout));
 
   const auto q = embed(text, query_heads, 1), k = embed(text, key_heads, 2), v = embed(text, key_heads, 3);
   if (layout == rope::pairing::half_split) {

@@ -2,6 +2,9 @@
 // plots the wavelength of each pair before and after the model's scaling.
 //
 // Usage: rope_inspect_config [config.json [plot.svg [length of the sequence]]]
+//
+// Without a config it reads that of Llama 3.1. The length decides for the schedules that depend on it
+// (dynamic, longrope).
 
 #include <rope/describe.hpp>
 #include <rope/import_hugging_face.hpp>
@@ -26,6 +29,7 @@ constexpr double left = 80, right = 30, top = 54, bottom = 50;  // margins of a 
 constexpr const char* before_colour = "#9aa0a6";
 constexpr const char* after_colour = "#1a6fb5";
 constexpr const char* limit_colour = "#c2410c";
+constexpr const char* blend_colour = "#fdf3d8";
 
 /// printf into a string.
 template <class... Values>
@@ -57,20 +61,22 @@ class panel {
   panel(const rope::model_rope& model, const rope::layer_group& group, double offset)
       : pairs_(group.frequencies.pairs()), offset_(offset) {
     const rope::frequencies original(group.rotary_dim(), group.base);
-    const double context = model.max_position, trained = group.number("original_max_position", 0);
-    const double longest =
-        std::max({rope::census(group).longest_wavelength, rope::census(group).shortest_wavelength,
-                  wavelength(original, pairs_ - 1), context, 10.0});
-    decades_ = std::ceil(std::log10(longest));
+    const rope::pair_census pairs = rope::census(group);
+    const bool slides = group.layer_type.starts_with("sliding") && model.sliding_window > 0;
+    const double reach = slides ? model.sliding_window : model.max_position;
+    const double trained = group.number("original_max_position", 0);
+    decades_ = std::ceil(std::log10(
+        std::max({pairs.longest_wavelength, wavelength(original, pairs_ - 1), reach, trained, 10.0})));
     svg_ += label(left, offset_ + 22, title(model, group), "start", "font-size='16' font-weight='600'");
+    blend(pairs);
     axes();
-    if (trained > 0) limit(trained, format("trained on %.0f tokens", trained), true);
-    if (context > 0 && context != trained)
-      limit(context, format("longest context %.0f", context), context > trained);
-    const bool scaled = rope::census(group).kept < pairs_;
+    if (trained > 0) limit(trained, format("trained on %.0f tokens", trained), trained > reach);
+    if (reach > 0 && reach != trained)
+      limit(reach, format(slides ? "sliding window %.0f" : "longest context %.0f", reach), reach > trained);
+    const bool scaled = pairs.kept < pairs_;
     if (scaled) curve(original, before_colour);
     curve(group.frequencies, after_colour);
-    legend(scaled, group);
+    legend(scaled, pairs, group);
   }
 
   const std::string& svg() const { return svg_; }
@@ -92,6 +98,17 @@ class panel {
   }
   double y_of(double tokens) const {
     return offset_ + panel_height - bottom - (panel_height - top - bottom) * std::log10(tokens) / decades_;
+  }
+
+  /// A band behind the pairs that are neither kept nor slowed in full.
+  void blend(const rope::pair_census& pairs) {
+    const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), rope::pair_change::blended);
+    if (first == pairs.changes.end() || pairs.interpolated == 0) return;
+    const auto begin = static_cast<Index>(first - pairs.changes.begin());
+    const double half = x_of(1) - x_of(0), x = x_of(begin) - half / 2;
+    const double y = y_of(std::pow(10, decades_));
+    svg_ += format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s'/>\n", x, y,
+                   half * static_cast<double>(pairs.blended), y_of(1) - y, blend_colour);
   }
 
   void axes() {
@@ -131,13 +148,24 @@ class panel {
         "<polyline points='" + points + "' fill='none' stroke-width='1.5' stroke='" + colour + "'/>\n" + dots;
   }
 
-  void legend(bool scaled, const rope::layer_group& group) {
+  void legend(bool scaled, const rope::pair_census& pairs, const rope::layer_group& group) {
     const double y = offset_ + 42;
-    svg_ += format("<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", left + 5, y - 4, after_colour);
-    svg_ += label(left + 15, y, scaled ? "as the model turns" : "as the model turns (nothing is scaled)");
-    if (!scaled) return;
-    svg_ += format("<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n", left + 160, y - 4, before_colour);
-    svg_ += label(left + 170, y, format("by the base %.0f alone", group.base));
+    double x = left;
+    const auto entry = [&](const char* mark, const char* colour, const std::string& text) {
+      svg_ += format(mark, x + 5, y - 4, colour);
+      svg_ += label(x + 15, y, text);
+      x += 40 + 6.2 * static_cast<double>(text.size());
+    };
+    const char* dot = "<circle cx='%.1f' cy='%.1f' r='4' fill='%s'/>\n";
+    entry(dot, after_colour, scaled ? "as the model turns" : "as the model turns (nothing is scaled)");
+    if (scaled) entry(dot, before_colour, format("by the base %.0f alone", group.base));
+    if (pairs.blended > 0 && pairs.interpolated > 0)
+      entry(
+          "<g transform='translate(%.1f %.1f)'><rect x='-6' y='-6' width='12' height='12' fill='%s' "
+          "stroke='#d9c48a'/></g>\n",
+          blend_colour, "between kept and slowed in full");
+    if (pairs.stopped > 0)
+      svg_ += label(x, y, format("%d pairs do not turn", static_cast<int>(pairs.stopped)));
   }
 
   Index pairs_;
@@ -160,9 +188,9 @@ std::string plot(const rope::model_rope& model) {
   return svg + "</svg>\n";
 }
 
-int fail(const std::string& path, std::string why) {
+int fail(const std::string& what, std::string why) {
   std::replace(why.begin(), why.end(), '\n', ' ');
-  std::fprintf(stderr, "rope_inspect_config: %s: %s\n", path.c_str(), why.c_str());
+  std::fprintf(stderr, "rope_inspect_config: %s: %s\n", what.c_str(), why.c_str());
   return 1;
 }
 
@@ -170,10 +198,19 @@ int fail(const std::string& path, std::string why) {
 
 int main(int argc, char** argv) {
   const std::string config_path = argc > 1 ? argv[1] : ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json";
+  if (argc > 4 || config_path == "-h" || config_path == "--help") {
+    std::puts("usage: rope_inspect_config [config.json [plot.svg [length of the sequence]]]");
+    return argc > 4 ? 1 : 0;
+  }
+  double length = 0;
+  if (argc > 3) {
+    char* end = nullptr;
+    length = std::strtod(argv[3], &end);
+    if (end == argv[3] || *end != '\0') return fail(argv[3], "the length of the sequence must be a number");
+  }
   std::ifstream file(config_path);
   if (!file) return fail(config_path, "cannot be read");
   try {
-    const double length = argc > 3 ? std::strtod(argv[3], nullptr) : 0;
     const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.length = length});
     std::fputs(rope::describe(model).c_str(), stdout);
     if (argc > 2) {

@@ -2,15 +2,15 @@
 #ifndef ROPE_DESCRIBE_HPP
 #define ROPE_DESCRIBE_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::count, std::max, std::min
 #include <cmath>
 #include <cstddef>
-#include <cstdio>  // std::snprintf
 #include <numbers>
 #include <string>
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/group_comparison.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/model_rope.hpp>
 
@@ -20,12 +20,18 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// What a rule did to a pair.
+enum class pair_change {
+  kept,          // as in the original schedule
+  blended,       // slowed by less than the largest divisor
+  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  stopped        // does not turn
+};
+
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
 struct pair_census {
-  Index kept = 0;              // as in the original schedule
-  Index blended = 0;           // slowed by less than the largest divisor
-  Index interpolated = 0;      // slowed by the largest divisor, if at least two pairs share it
-  Index stopped = 0;           // do not turn
+  std::vector<pair_change> changes = {};  // [pairs]
+  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
   double largest_divisor = 1;  // original speed over speed, of the pairs that turn
   double shortest_wavelength = 0,
          longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
@@ -46,31 +52,26 @@ inline pair_census census(const layer_group& group) {
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
   }
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (inv_freq(i, 0) == 0)
-      ++result.stopped;
-    else if (std::abs(divisor(i) - 1) <= same)
-      ++result.kept;
-    else if (std::abs(divisor(i) / result.largest_divisor - 1) <= same)
-      ++result.interpolated;
-    else
-      ++result.blended;
-  }
-  if (result.interpolated == 1 && inv_freq.rows() > 1) {
-    result.interpolated = 0;
-    ++result.blended;
-  }
+  for (Index i = 0; i < inv_freq.rows(); ++i)
+    result.changes.push_back(inv_freq(i, 0) == 0                ? pair_change::stopped
+                             : std::abs(divisor(i) - 1) <= same ? pair_change::kept
+                             : std::abs(divisor(i) / result.largest_divisor - 1) <= same
+                                 ? pair_change::interpolated
+                                 : pair_change::blended);
+  const auto count = [&](pair_change change) {
+    return static_cast<Index>(std::count(result.changes.begin(), result.changes.end(), change));
+  };
+  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
+                 pair_change::blended);
+  result.kept = count(pair_change::kept);
+  result.blended = count(pair_change::blended);
+  result.interpolated = count(pair_change::interpolated);
+  result.stopped = count(pair_change::stopped);
   return result;
 }
 
 namespace detail {
-
-/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
-inline std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
-}
 
 inline std::string line(const std::string& label, const std::string& text) {
   std::string padded = "  " + label;
@@ -78,35 +79,57 @@ inline std::string line(const std::string& label, const std::string& text) {
   return padded + text + "\n";
 }
 
+/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
+                            const std::string& what) {
+  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
+  std::string text = std::to_string(count) + " " + what;
+  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
+  const Index begin = first - pairs.changes.begin();
+  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
+}
+
 inline std::string pairs_text(const pair_census& pairs) {
-  std::string text = std::to_string(pairs.kept) + " kept";
-  if (pairs.interpolated > 0) {
-    text += ", " + std::to_string(pairs.blended) + " blended, " + std::to_string(pairs.interpolated) +
-            " interpolated (slowed by " + digits(pairs.largest_divisor) + ")";
-  } else if (pairs.blended > 0) {
-    text += ", " + std::to_string(pairs.blended) + " changed (slowed by up to " +
-            digits(pairs.largest_divisor) + ")";
-  }
-  if (pairs.stopped > 0) text += ", " + std::to_string(pairs.stopped) + " do not turn";
-  return text;
-}
-
-/// "3, 7, 11": the numbers of a list.
-template <class List>
-std::string joined(const List& list) {
+  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                             digits(pairs.largest_divisor) + ")";
   std::string text;
-  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
+  const auto add = [&](pair_change change, Index count, const std::string& what) {
+    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
+  };
+  add(pair_change::kept, pairs.kept, "kept");
+  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
+  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
+  add(pair_change::stopped, pairs.stopped, "do not turn");
   return text;
 }
 
-}  // namespace detail
+/// How far a query of this group looks back, in tokens.
+struct view_distance {
+  double tokens = 0;  // 0: unknown
+  const char* name = "";
+};
 
-/// Every number the group was made of and that was derived from it, one a line.
-inline std::string describe(const layer_group& group) {
-  using detail::digits, detail::line;
+inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
+    return {model.sliding_window, "the sliding window"};
+  return {model.max_position, "the longest context"};
+}
+
+inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+  if (pairs.longest_wavelength == 0) return "no pair turns";
+  std::string text =
+      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
+  if (pairs.kept < group.frequencies.pairs()) {
+    const frequencies original(group.rotary_dim(), group.base);
+    text += " (by the base alone: to " +
+            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+  }
+  return text;
+}
+
+inline std::string describe_group(const layer_group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
   const pair_census pairs = census(group);
-  const frequencies original(group.rotary_dim(), group.base);
   std::string text;
   text += line("layout", name_of(group.layout));
   text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
@@ -115,13 +138,14 @@ inline std::string describe(const layer_group& group) {
   text += line("schedule", group.rule);
   text += line("base", digits(group.base));
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
-  text += line("pairs", detail::pairs_text(pairs));
-  std::string wavelengths =
-      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (pairs.kept < group.frequencies.pairs())
-    wavelengths += " (by the base alone: to " +
-                   digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
-  text += line("wavelengths", wavelengths);
+  text += line("pairs", pairs_text(pairs));
+  text += line("wavelengths", wavelengths_text(group, pairs));
+  if (distance.tokens > 0) {
+    const Index complete =
+        (group.frequencies.inv_freq().col(0).abs() >= 2 * std::numbers::pi / distance.tokens).count();
+    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
+                                   " pairs make one within " + distance.name);
+  }
   text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
   std::string multiplier = digits(group.softmax_multiplier);
   if (group.softmax_multiplier != 1)
@@ -129,11 +153,21 @@ inline std::string describe(const layer_group& group) {
                   ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
   text += line("softmax multiplier", multiplier);
   if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", detail::joined(group.mrope_sections) +
+    text += line("M-RoPE sections", joined(group.mrope_sections) +
                                         (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
                                         "; text turns as with one axis");
+  const std::string window = group.first_channel == 0 ? ""
+                                                      : ".channels(" + std::to_string(group.first_channel) +
+                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  text += line("to rotate heads",
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
   return text;
 }
+
+}  // namespace detail
+
+/// Every number the group was made of and that was derived from it, one a line.
+inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
 
 /// The whole model: what holds for all layers, each group, and the warnings.
 inline std::string describe(const model_rope& model) {
@@ -151,68 +185,12 @@ inline std::string describe(const model_rope& model) {
     const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
     if (count > 0)
       text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
-    text += "\n" + describe(group);
+    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
   }
   if (!model.warnings.empty()) text += "\nnotes\n";
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
   return text;
 }
-
-namespace detail {
-
-/// Collects the differences of one group, each with both numbers.
-struct group_comparison {
-  const model_rope &a, &b;
-  std::string where;
-  double tolerance;
-  std::vector<std::string>& found;
-
-  void say(const std::string& text) const { found.push_back(where + text); }
-
-  void number(const char* name, double x, double y) const {
-    if (std::abs(x - y) > tolerance * (std::max)(std::abs(x), std::abs(y)))
-      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
-          b.source);
-  }
-
-  void layouts(pairing x, pairing y) const {
-    if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
-    // back.
-    const bool expected = (a.source == "Hugging Face" && x == pairing::half_split && b.source == "GGUF") ||
-                          (b.source == "Hugging Face" && y == pairing::half_split && a.source == "GGUF");
-    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
-        b.source +
-        (expected
-             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
-             : ", so one of them has the wrong weights"));
-  }
-
-  void speeds(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
-      const double larger = (std::max)(std::abs(f), std::abs(g));
-      if (std::abs(f - g) <= tolerance * larger) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      if (std::abs(f - g) / larger > most) {
-        most = std::abs(f - g) / larger;
-        worst = i;
-      }
-    }
-    if (differing == 0) return;
-    const double f = x.inv_freq()(worst, 0), g = y.inv_freq()(worst, 0);
-    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (f == 0 ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
-  }
-};
-
-}  // namespace detail
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
 /// sentence each, with both numbers. Empty if they rotate alike.

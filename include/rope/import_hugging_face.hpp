@@ -117,21 +117,22 @@ class hugging_face_importer {
   void add_group(const std::string& layer_type, const J* given, const std::string& path,
                  std::optional<double> base_of_type) {
     json_reader<J> rope(given, path);
+    const head_shape head = head_shape_of_type(text_, head_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, base_of_type);
     const Index rotary_dim = type == "proportional"
-                                 ? head_.window
-                                 : rotary_dim_of(text_, rope, head_, defaults_.partial_rotary_factor);
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
     if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
-                      .head_dim = head_.head_dim,
-                      .first_channel = head_.first_channel,
+                      .head_dim = head.head_dim,
+                      .first_channel = head.first_channel,
                       .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head_.latent ? rule.softmax_multiplier : 1,
+                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -189,7 +190,9 @@ class hugging_face_importer {
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
     model_.query_heads = text_.index("num_attention_heads").value_or(0);
-    model_.key_heads = text_.index("num_key_value_heads").value_or(model_.query_heads);
+    auto key_heads = text_.index("num_key_value_heads");
+    if (!key_heads) key_heads = text_.index("multi_query_group_num");  // ChatGLM
+    model_.key_heads = key_heads.value_or(model_.query_heads);
     model_.max_position = text_.number("max_position_embeddings", range::positive).value_or(0);
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));

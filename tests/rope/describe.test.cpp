@@ -75,6 +75,13 @@ TEST_CASE("the census counts what the rule did", "[describe]") {
   CHECK(qwen.blended == 16);
   CHECK(qwen.interpolated == 24);
 
+  using change = rope::pair_change;
+  CHECK(std::vector<change>(qwen.changes.begin() + 23, qwen.changes.begin() + 25) ==
+        std::vector<change>{change::kept, change::blended});
+  CHECK(qwen.changes[39] == change::blended);
+  CHECK(qwen.changes[40] == change::interpolated);
+  CHECK(qwen.changes.size() == 64);
+
   const auto original = census_of("llama_3_8b");
   CHECK(original.kept == 64);
   CHECK(original.largest_divisor == 1);
@@ -92,24 +99,46 @@ TEST_CASE("the census counts what the rule did", "[describe]") {
                  .groups[0]);
   CHECK(gemma4.kept == 64);
   CHECK(gemma4.stopped == 192);
+  CHECK(gemma4.changes.back() == rope::pair_change::stopped);
 }
 
 TEST_CASE("the report has every derived number", "[describe]") {
   const std::string qwen = describe(import_hugging_face(config("qwen2_5_7b_yarn")));
-  for (const char* part : {"qwen2 (Hugging Face)", "half_split", "0 to 127 of 128 (64 pairs)", "yarn",
-                           "1000000", "low                     23", "high                    40",
-                           "1.138629436", "24 kept, 16 blended, 24 interpolated (slowed by 4)",
-                           "6.283185307 to 20253023.18 tokens", "32768", "notes", "rope_scaling.type"})
+  for (const char* part :
+       {"qwen2 (Hugging Face)", "half_split", "0 to 127 of 128 (64 pairs)", "yarn", "1000000",
+        "low                     23", "high                    40", "1.138629436",
+        "24 kept: 0 to 23; 16 blended: 24 to 39; 24 interpolated (slowed by 4): 40 to 63",
+        "36 of 64 pairs make one within the longest context", "rotate<half_split>(heads, table)",
+        "6.283185307 to 20253023.18 tokens", "32768", "notes", "rope_scaling.type"})
     CHECK(contains(qwen, part));
   const std::string deepseek = describe(import_hugging_face(config("deepseek_v3")));
-  for (const char* part : {"128 to 191 of 192", "1.873854207 / sqrt(192) = 0.1352337789", "interleaved"})
+  for (const char* part : {"128 to 191 of 192", "1.873854207 / sqrt(192) = 0.1352337789", "interleaved",
+                           "rotate<interleaved>(heads.channels(128, 64), table)"})
     CHECK(contains(deepseek, part));
   CHECK(contains(describe(import_hugging_face(config("gemma_3_4b"))), "sliding_attention (29 of 34 layers)"));
   CHECK(contains(describe(import_hugging_face(config("llama_4_scout"))), "3, 7, 11, 15"));
   CHECK(contains(describe(import_hugging_face(config("qwen2_vl_7b"))), "16, 24, 24 (in blocks)"));
   CHECK(contains(describe(import_hugging_face(config("phi_3_5_mini"))),
-                 "1 kept, 47 changed (slowed by up to 2.839999437)"));
+                 "1 kept: 0; 47 changed (slowed by up to 2.839999437): 1 to 47"));
+  const std::string llama = describe(import_hugging_face(config("llama_3_1_8b")));
+  for (const char* part : {"kept_below_wavelength   2048", "slowed_above_wavelength 8192"})
+    CHECK(contains(llama, part));
+  CHECK(contains(describe(import_hugging_face(config("gemma_3_4b"))),
+                 "71 of 128 pairs make one within the sliding window"));
   CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
+}
+
+TEST_CASE("the report of a group counts pairs that are apart without a range", "[describe]") {
+  auto group = import_hugging_face(config("llama_3_8b")).groups[0];
+  Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
+  inv_freq(3, 0) = inv_freq(9, 0) = 0;
+  group.frequencies = rope::frequencies::custom(inv_freq);
+  CHECK(contains(describe(group), "62 kept; 2 do not turn\n"));
+  inv_freq.setZero();
+  group.frequencies = rope::frequencies::custom(inv_freq);
+  CHECK(contains(describe(group), "64 do not turn: 0 to 63"));
+  CHECK(contains(describe(group), "no pair turns"));
+  CHECK_FALSE(contains(describe(group), "full turns"));
 }
 
 TEST_CASE("a model does not differ from itself", "[describe]") {

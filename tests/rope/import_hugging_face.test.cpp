@@ -311,6 +311,27 @@ TEST_CASE("Gemma 4 turns a quarter of the pairs of the whole head", "[import]") 
   CHECK(lists(group.frequencies, 62, "0.03522695 0.03337625 0 0", 7));
 }
 
+TEST_CASE("Gemma 4 has larger heads in its full layers", "[import]") {
+  const json gemma4 = {
+      {"model_type", "gemma4_text"},
+      {"head_dim", 256},
+      {"global_head_dim", 512},
+      {"num_hidden_layers", 2},
+      {"layer_types", {"sliding_attention", "full_attention"}},
+      {"rope_parameters",
+       {{"full_attention",
+         {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}};
+  const auto model = import_hugging_face(gemma4);
+  const layer_group *full = model.group("full_attention"), *sliding = model.group("sliding_attention");
+  REQUIRE((full && sliding));
+  CHECK(full->head_dim == 512);
+  CHECK(same(full->frequencies, frequencies(512, 1e6, rope::proportional_scaling{0.25})));
+  CHECK(sliding->head_dim == 256);
+  CHECK(same(sliding->frequencies, frequencies(256, 1e4)));
+  CHECK(model.warnings.empty());
+}
+
 TEST_CASE("legacy names mean what they meant, and are noted", "[import]") {
   const json phi = config("phi_3_5_mini");
   const auto longrope = only_group(phi);
@@ -318,8 +339,11 @@ TEST_CASE("legacy names mean what they meant, and are noted", "[import]") {
     CAPTURE(old);
     const json legacy = changed(phi, {{"rope_scaling", {{"type", old}}}});
     CHECK(same(only_group(legacy).frequencies, longrope.frequencies));
-    CHECK(has_warning(import_hugging_face(legacy).warnings, old, "older name of longrope"));
+    CHECK(has_warning(import_hugging_face(legacy).warnings, old, "another name of longrope"));
   }
+  const json deepseek = changed(config("deepseek_v3"), {{"rope_scaling", {{"type", "deepseek_yarn"}}}});
+  CHECK(same(only_group(deepseek).frequencies, only_group(config("deepseek_v3")).frequencies));
+  CHECK(has_warning(import_hugging_face(deepseek).warnings, "deepseek_yarn is another name of yarn"));
   const json both = changed(small, {{"rope_scaling", {{"type", "linear"}, {"rope_type", "default"}}}});
   CHECK(only_group(both).rule == "default");
   CHECK(has_warning(import_hugging_face(both).warnings, "rope_scaling.type", "linear", "overruled"));
@@ -360,6 +384,7 @@ TEST_CASE("a part of the head rotates under each of its names", "[import]") {
   CHECK(only_group(changed(small, {{"rotary_emb_base", 5000.0}, {"rope_theta", nullptr}})).base == 5000);
   CHECK(only_group(changed(small, {{"model_type", "chatglm"}, {"kv_channels", 32}, {"rope_ratio", 500}}))
             .base == 5e6);
+  CHECK(import_hugging_face(changed(small, {{"multi_query_group_num", 2}})).key_heads == 2);
 }
 
 TEST_CASE("alpha replaces the factor of dynamic scaling", "[import]") {

@@ -69,10 +69,13 @@ inline void record(named_numbers& numbers, const longrope_scaling& rule, const s
 }
 
 inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"low_freq_factor", rule.low_freq_factor},
-                                 {"high_freq_factor", rule.high_freq_factor},
-                                 {"original_max_position", rule.original_max_position}});
+  numbers.insert(numbers.end(),
+                 {{"factor", rule.factor},
+                  {"low_freq_factor", rule.low_freq_factor},
+                  {"high_freq_factor", rule.high_freq_factor},
+                  {"original_max_position", rule.original_max_position},
+                  {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                  {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
 inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {

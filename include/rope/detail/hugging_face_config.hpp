@@ -77,6 +77,14 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
   return {*head_dim, 0, *head_dim, false};
 }
 
+/// Gemma 4 has larger heads in the layers that attend fully.
+template <class J>
+head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head, const std::string& layer_type) {
+  const auto global = text.index("global_head_dim");
+  if (!global || layer_type != "full_attention") return head;
+  return {*global, 0, *global, false};
+}
+
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,

@@ -31,9 +31,10 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   std::string type = given;
   if (type == "su") type = "longrope";
   if (type == "mrope") type = "default";
+  if (type == "deepseek_yarn") type = "yarn";
   if (type == "yarn" && rope.has("short_factor") && rope.has("long_factor")) type = "longrope";
   if (type != given)
-    warnings.push_back(rope.path() + key + " " + given + " is an older name of " + type);
+    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
     warnings.push_back(rope.path() + "type is the older name of rope_type");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
