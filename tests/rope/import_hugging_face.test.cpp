@@ -46,6 +46,7 @@ const json small = json::parse(R"({
 
 }  // namespace
 
+// The values are those of the files that examples/configs/README.md names.
 TEST_CASE("every example config imports, into the shape its model has", "[import]") {
   struct expected {
     const char* name;
@@ -53,26 +54,31 @@ TEST_CASE("every example config imports, into the shape its model has", "[import
     Index head_dim, first_channel, rotary_dim;
     double base;
     const char* rule;
+    Index query_heads, key_heads;
+    double max_position, sliding_window;
   };
-  for (const auto& [name, layout, head_dim, first_channel, rotary_dim, base, rule] :
-       std::vector<expected>{{"llama_2_7b", pairing::half_split, 128, 0, 128, 1e4, "default"},
-                             {"llama_3_8b", pairing::half_split, 128, 0, 128, 5e5, "default"},
-                             {"llama_3_1_8b", pairing::half_split, 128, 0, 128, 5e5, "llama3"},
-                             {"llama_3_2_1b", pairing::half_split, 64, 0, 64, 5e5, "llama3"},
-                             {"llama_4_scout", pairing::interleaved, 128, 0, 128, 5e5, "llama3"},
-                             {"mistral_7b", pairing::half_split, 128, 0, 128, 1e4, "default"},
-                             {"qwen2_5_7b_yarn", pairing::half_split, 128, 0, 128, 1e6, "yarn"},
-                             {"qwen2_vl_7b", pairing::half_split, 128, 0, 128, 1e6, "default"},
-                             {"qwen3_8b", pairing::half_split, 128, 0, 128, 1e6, "default"},
-                             {"gemma_3_4b", pairing::half_split, 256, 0, 256, 1e6, "linear"},
-                             {"gemma_3_4b_rope_parameters", pairing::half_split, 256, 0, 256, 1e6, "linear"},
-                             {"phi_3_5_mini", pairing::half_split, 96, 0, 96, 1e4, "longrope"},
-                             {"deepseek_v2_lite", pairing::interleaved, 192, 128, 64, 1e4, "yarn"},
-                             {"deepseek_v3", pairing::interleaved, 192, 128, 64, 1e4, "yarn"},
-                             {"gpt_oss_20b", pairing::half_split, 64, 0, 64, 150000, "yarn"},
-                             {"pythia_410m", pairing::half_split, 64, 0, 16, 1e4, "default"},
-                             {"glm_4_9b", pairing::interleaved, 128, 0, 64, 1e4, "default"},
-                             {"modernbert_base", pairing::half_split, 64, 0, 64, 160000, "default"}}) {
+  const std::vector<expected> models = {
+      {"llama_2_7b", pairing::half_split, 128, 0, 128, 1e4, "default", 32, 32, 4096, 0},
+      {"llama_3_8b", pairing::half_split, 128, 0, 128, 5e5, "default", 32, 8, 8192, 0},
+      {"llama_3_1_8b", pairing::half_split, 128, 0, 128, 5e5, "llama3", 32, 8, 131072, 0},
+      {"llama_3_2_1b", pairing::half_split, 64, 0, 64, 5e5, "llama3", 32, 8, 131072, 0},
+      {"llama_4_scout", pairing::interleaved, 128, 0, 128, 5e5, "llama3", 40, 8, 10485760, 0},
+      {"mistral_7b", pairing::half_split, 128, 0, 128, 1e4, "default", 32, 8, 32768, 4096},
+      {"qwen2_5_7b_yarn", pairing::half_split, 128, 0, 128, 1e6, "yarn", 28, 4, 32768, 0},
+      {"qwen2_vl_7b", pairing::half_split, 128, 0, 128, 1e6, "default", 28, 4, 32768, 0},
+      {"qwen3_8b", pairing::half_split, 128, 0, 128, 1e6, "default", 32, 8, 40960, 0},
+      {"gemma_3_4b", pairing::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
+      {"gemma_3_4b_rope_parameters", pairing::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
+      {"phi_3_5_mini", pairing::half_split, 96, 0, 96, 1e4, "longrope", 32, 32, 131072, 262144},
+      {"deepseek_v2_lite", pairing::interleaved, 192, 128, 64, 1e4, "yarn", 16, 16, 163840, 0},
+      {"deepseek_v3", pairing::interleaved, 192, 128, 64, 1e4, "yarn", 128, 128, 163840, 0},
+      {"gpt_oss_20b", pairing::half_split, 64, 0, 64, 150000, "yarn", 64, 8, 131072, 128},
+      {"pythia_410m", pairing::half_split, 64, 0, 16, 1e4, "default", 16, 16, 2048, 0},
+      {"glm_4_9b", pairing::interleaved, 128, 0, 64, 1e4, "default", 32, 2, 32768, 0},
+      {"modernbert_base", pairing::half_split, 64, 0, 64, 160000, "default", 12, 12, 8192, 128},
+  };
+  for (const auto& [name, layout, head_dim, first_channel, rotary_dim, base, rule, query_heads, key_heads,
+                    max_position, sliding_window] : models) {
     CAPTURE(name);
     const auto model = import_hugging_face(config(name));
     const layer_group& group = model.groups.front();
@@ -83,6 +89,10 @@ TEST_CASE("every example config imports, into the shape its model has", "[import
     CHECK(group.rotary_dim() == rotary_dim);
     CHECK(group.base == base);
     CHECK(group.rule == rule);
+    CHECK(model.query_heads == query_heads);
+    CHECK(model.key_heads == key_heads);
+    CHECK(model.max_position == max_position);
+    CHECK(model.sliding_window == sliding_window);
     for (const std::string& warning : model.warnings) {
       CAPTURE(warning);
       CHECK(warning.find("no effect") == std::string::npos);
