@@ -20,6 +20,7 @@
 #include <rope/layout.hpp>
 #include <rope/model_axes.hpp>
 #include <rope/model_rope.hpp>
+#include <rope/model_tables.hpp>
 #include <rope/multimodal_positions.hpp>
 #include <rope/parallel.hpp>
 #include <rope/permute.hpp>
