@@ -193,6 +193,29 @@ TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[descri
                     "76.2"));
 }
 
+TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[describe]") {
+  json entries = {{".attention.key_length", 256},      {".rope.freq_base", 1e6},
+                  {".rope.scaling.type", "linear"},    {".rope.scaling.factor", 8},
+                  {".attention.sliding_window", 1024}, {".block_count", 34}};
+  const auto original = import_hugging_face(config("gemma_3_4b"));
+  CHECK(compare(original, import_gguf(gguf("gemma3", entries)), 0).empty());
+  CHECK(has_warning(compare(original, import_gguf(gguf("gemma3n", entries))),
+                    "layer 4 is of type sliding_attention in Hugging Face and full_attention in GGUF"));
+}
+
+TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[describe]") {
+  const auto original = import_hugging_face(config("llama_4_scout"));
+  json entries = {
+      {".attention.key_length", 128},
+      {".rope.freq_base", 5e5},
+      {".block_count", 48},
+      {"rope_freqs.weight", rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))}};
+  CHECK(compare(original, import_gguf(gguf("llama4", entries))).empty());
+  entries[".block_count"] = 8;
+  CHECK(has_warning(compare(original, import_gguf(gguf("llama4", entries))),
+                    "layers without rotation are 3, 7, 11, 15", "and 3, 7 in GGUF"));
+}
+
 TEST_CASE("DeepSeek-V3 is the same in GGUF", "[describe]") {
   const auto converted = import_gguf(gguf("deepseek2", {{".attention.key_length", 192},
                                                         {".rope.dimension_count", 64},

@@ -295,6 +295,15 @@ TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[gguf]") {
   const auto group = only_group(gguf("gemma4", entries));
   CHECK(same(group.frequencies,
              frequencies(256, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.25})));
+  // They are those of the full layers alone, whose heads are larger.
+  json two_types = entries;
+  two_types.update({{".rope.freq_base_swa", 1e4}, {".attention.key_length_swa", 128}});
+  const auto model = import_gguf(gguf("gemma4", two_types));
+  CHECK(model.group("full_attention")->head_dim == 256);
+  CHECK(model.group("sliding_attention")->head_dim == 128);
+  CHECK(same(model.group("full_attention")->frequencies, group.frequencies));
+  CHECK(same(model.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
+  CHECK(model.warnings.empty());
 }
 
 TEST_CASE("keys that are not used are reported", "[gguf]") {
