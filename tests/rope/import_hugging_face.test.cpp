@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <rope/import_hugging_face.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,66 @@ bool same(const frequencies& a, const frequencies& b) {
   return a.pairs() == b.pairs() && (a.inv_freq() == b.inv_freq()).all() &&
          a.attention_factor() == b.attention_factor();
 }
+
+/// A JSON value of another make than nlohmann's, with the members that json_like asks for and no other.
+class plain_json {
+ public:
+  enum class kind { null, boolean, number, string, array, object };
+  struct item {
+    std::string name;
+    const plain_json* place;
+    const std::string& key() const { return name; }
+    const plain_json& value() const { return *place; }
+  };
+
+  explicit plain_json(const json& other) {
+    if (other.is_boolean()) kind_ = kind::boolean, number_ = other.get<bool>() ? 1 : 0;
+    if (other.is_number()) kind_ = kind::number, number_ = other.get<double>();
+    if (other.is_string()) kind_ = kind::string, text_ = other.get<std::string>();
+    if (other.is_array()) kind_ = kind::array;
+    if (other.is_object()) kind_ = kind::object;
+    if (other.is_structured())
+      for (const auto& entry : other.items()) {
+        keys_.push_back(entry.key());
+        values_.emplace_back(entry.value());
+      }
+  }
+
+  bool is_object() const { return kind_ == kind::object; }
+  bool is_array() const { return kind_ == kind::array; }
+  bool is_number() const { return kind_ == kind::number; }
+  bool is_string() const { return kind_ == kind::string; }
+  bool is_boolean() const { return kind_ == kind::boolean; }
+  bool is_null() const { return kind_ == kind::null; }
+  bool contains(const std::string& key) const { return std::count(keys_.begin(), keys_.end(), key) > 0; }
+  const plain_json& at(const std::string& key) const {
+    return values_[static_cast<std::size_t>(std::find(keys_.begin(), keys_.end(), key) - keys_.begin())];
+  }
+  std::vector<plain_json>::const_iterator begin() const { return values_.begin(); }
+  std::vector<plain_json>::const_iterator end() const { return values_.end(); }
+  std::vector<item> items() const {
+    std::vector<item> all;
+    for (std::size_t i = 0; i < keys_.size(); ++i) all.push_back({keys_[i], &values_[i]});
+    return all;
+  }
+  template <class T>
+  T get() const {
+    if constexpr (std::is_same_v<T, std::string>)
+      return text_;
+    else
+      return static_cast<T>(number_);
+  }
+
+ private:
+  kind kind_ = kind::null;
+  double number_ = 0;
+  std::string text_;
+  std::vector<std::string> keys_;
+  std::vector<plain_json> values_;
+};
+static_assert(rope::json_like<plain_json> && rope::json_like<json> &&
+              rope::json_like<nlohmann::ordered_json>);
+static_assert(!rope::json_like<std::string>);
 
 /// A small model, to be spoilt.
 const json small = json::parse(R"({
@@ -100,6 +162,24 @@ TEST_CASE("every example config imports, into the shape its model has", "[import
     }
     if (std::string(rule) == "default") CHECK(same(group.frequencies, frequencies(rotary_dim, base)));
   }
+}
+
+TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[import]") {
+  for (const char* name :
+       {"llama_3_1_8b", "gemma_3_4b_rope_parameters", "phi_3_5_mini", "deepseek_v3", "llama_4_scout"}) {
+    CAPTURE(name);
+    const auto expected = import_hugging_face(config(name));
+    const auto model = import_hugging_face(plain_json(config(name)));
+    REQUIRE(model.groups.size() == expected.groups.size());
+    for (std::size_t g = 0; g < model.groups.size(); ++g)
+      CHECK(same(model.groups[g].frequencies, expected.groups[g].frequencies));
+    CHECK(model.layers == expected.layers);
+    CHECK(model.layers_without_rope == expected.layers_without_rope);
+    CHECK(model.warnings == expected.warnings);
+  }
+  const json spoilt = changed(small, {{"head_dim", "128"}});
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { import_hugging_face(plain_json(spoilt)); },
+                                                      "head_dim must be a number, got a string"));
 }
 
 TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[import]") {
@@ -578,6 +658,9 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[im
       {{{"qk_rope_head_dim", 7}, {"qk_nope_head_dim", 8}}, {"qk_rope_head_dim", "even", "7"}},
       {{{"rope_interleave", "yes"}}, {"rope_interleave", "true or false"}},
       {{{"max_position_embeddings", -5}}, {"max_position_embeddings", "positive"}},
+      {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 1048576", "got 1000000000"}},
+      {{{"head_dim", 1e300}}, {"head_dim", "up to 1048576"}},
+      {{{"global_head_dim", 0}}, {"global_head_dim", "positive whole number"}},
   };
   CHECK(table.size() >= 40);
   for (const auto& [changes, says] : table) {

@@ -30,10 +30,12 @@ inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a positive whole number"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a whole number, not negative"};
+/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+inline constexpr double most = 0x1p20;
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && std::floor(x) == x; },
+                                   "must be a positive whole number up to 1048576"};
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && std::floor(x) == x; },
+                                   "must be a whole number, not negative and up to 1048576"};
 
 }  // namespace range
 
