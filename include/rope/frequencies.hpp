@@ -49,11 +49,19 @@ struct schedule {
   Eigen::Array<long double, Eigen::Dynamic, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;                            // m
 
-  /// Replaces the base and starts over: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+
+  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
+  void multiply_base(long double factor) {
+    base *= factor;
+    for (Index i = 0; i < inv_freq.size(); ++i)
+      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
   }
 };
 

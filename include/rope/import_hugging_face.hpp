@@ -179,7 +179,7 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers = text_.index("num_hidden_layers");
+    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"});
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate ||
@@ -189,11 +189,12 @@ class hugging_face_importer {
     if (!defaults_.full_rotate && slides)
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
-    model_.query_heads = text_.index("num_attention_heads").value_or(0);
-    auto key_heads = text_.index("num_key_value_heads");
-    if (!key_heads) key_heads = text_.index("multi_query_group_num");  // ChatGLM
-    model_.key_heads = key_heads.value_or(model_.query_heads);
-    model_.max_position = text_.number("max_position_embeddings", range::positive).value_or(0);
+    model_.query_heads = text_.index_of({"num_attention_heads", "n_head"}).value_or(0);
+    model_.key_heads =
+        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
+    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
+      if (const auto context = text_.number(key, range::positive); context && model_.max_position == 0)
+        model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
   }

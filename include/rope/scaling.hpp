@@ -25,14 +25,14 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
-/// Restarts with base b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower while
+/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower while
 /// pair 0 keeps its speed.
 inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
   if (schedule.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
                message(rule, ": rotary_dim must be at least 4, got ", schedule.rotary_dim));
   const auto d = static_cast<long double>(schedule.rotary_dim);
-  schedule.restart(schedule.base * std::pow(factor, d / (d - 2)));
+  schedule.multiply_base(std::pow(factor, d / (d - 2)));
 }
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.

@@ -13,8 +13,7 @@
 #include <rope/frequencies.hpp>
 #include <rope/scaling.hpp>
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Those that change every f_i on its own
-/// (pair_factor_scaling, resonance_scaling, clipped_scaling) also make sense after another rule:
+/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule:
 ///
 ///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
 
@@ -67,7 +66,7 @@ struct mixed_ntk_scaling {
                           "mixed_ntk_scaling: factor must be at least 1", factor);
     const long double s = factor, pairs = static_cast<long double>(schedule.inv_freq.size());
     if (!mixed_b) {
-      schedule.restart(schedule.base * s);
+      schedule.multiply_base(s);
       schedule.inv_freq /= std::pow(s, 1 / pairs);
       return;
     }

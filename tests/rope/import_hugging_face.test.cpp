@@ -466,6 +466,7 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
 TEST_CASE("a part of the head rotates under each of its names", "[import]") {
   CHECK(only_group(changed(small, {{"partial_rotary_factor", 0.5}})).rotary_dim() == 8);
   CHECK(only_group(changed(small, {{"rotary_pct", 0.25}})).rotary_dim() == 4);
+  CHECK(only_group(changed(small, {{"rope_pct", 0.25}})).rotary_dim() == 4);
   CHECK(only_group(changed(small, {{"rotary_dim", 6}})).rotary_dim() == 6);
   CHECK(only_group(changed(small, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim() ==
         8);
@@ -475,6 +476,34 @@ TEST_CASE("a part of the head rotates under each of its names", "[import]") {
   CHECK(only_group(changed(small, {{"model_type", "chatglm"}, {"kv_channels", 32}, {"rope_ratio", 500}}))
             .base == 5e6);
   CHECK(import_hugging_face(changed(small, {{"multi_query_group_num", 2}})).key_heads == 2);
+}
+
+TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[import]") {
+  const auto gptj = import_hugging_face(json{{"model_type", "gptj"},
+                                             {"n_embd", 4096},
+                                             {"n_head", 16},
+                                             {"n_layer", 28},
+                                             {"n_positions", 2048},
+                                             {"rotary_dim", 64}});
+  CHECK(gptj.groups.at(0).head_dim == 256);
+  CHECK(gptj.groups[0].layout == pairing::interleaved);
+  CHECK(same(gptj.groups[0].frequencies, frequencies(64, 1e4)));
+  CHECK(gptj.query_heads == 16);
+  CHECK(gptj.key_heads == 16);
+  CHECK(gptj.max_position == 2048);
+  // GLM-4 9B Chat, of before transformers had the architecture.
+  const auto glm = import_hugging_face(json{{"model_type", "chatglm"},
+                                            {"hidden_size", 4096},
+                                            {"kv_channels", 128},
+                                            {"num_attention_heads", 32},
+                                            {"multi_query_group_num", 2},
+                                            {"num_layers", 40},
+                                            {"rope_ratio", 500},
+                                            {"seq_length", 131072}});
+  CHECK(same(glm.groups.at(0).frequencies, frequencies(64, 5e6)));
+  CHECK(glm.groups[0].head_dim == 128);
+  CHECK(glm.key_heads == 2);
+  CHECK(glm.max_position == 131072);
 }
 
 TEST_CASE("alpha replaces the factor of dynamic scaling", "[import]") {

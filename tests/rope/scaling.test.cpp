@@ -105,7 +105,8 @@ TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[scaling]") {
 }
 
 TEST_CASE("ntk_scaling slows the last pair by exactly its factor", "[scaling]") {
-  // Golden: lucidrains/rotary-embedding-torch, theta_rescale_factor = 4.
+  // Golden: lucidrains/rotary-embedding-torch, freqs_for = 'lang', theta_rescale_factor = 1 and 4.
+  CHECK(lists(frequencies(8, 1e4), 0, "1 0.1 0.01 0.001", 15));
   CHECK(lists(frequencies(8, 1e4, ntk_scaling{4}), 0, "1 0.06299605 0.003968503 0.00025", 7));
   for (const double factor : {1.5, 8.0, 1000.0}) {
     const frequencies f(128, 5e5, ntk_scaling{.factor = factor}), original(128, 5e5);

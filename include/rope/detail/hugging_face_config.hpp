@@ -54,7 +54,7 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
-  const auto heads = text.index("num_attention_heads");
+  const auto heads = text.index_of({"num_attention_heads", "n_head"});  // n_: GPT-J and CodeGen
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim")) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
@@ -64,7 +64,7 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
-  const auto hidden_size = text.index("hidden_size");
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -100,7 +100,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
     double factor = default_factor;
     for (const auto& [where, name] :
          {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-          std::pair{&text, "rotary_pct"}})
+          std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}})
       if (const auto value = where->number(name, range::fraction)) {
         factor = *value;
         reader = where;

@@ -3,6 +3,7 @@
 #define ROPE_DETAIL_JSON_READER_HPP
 
 #include <algorithm>  // std::find
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,14 @@ class json_reader {
     const auto value = number(key, rule);
     if (!value) return {};
     return static_cast<Index>(*value);
+  }
+
+  /// The first of several names of one number.
+  std::optional<Index> index_of(std::initializer_list<const char*> keys) {
+    std::optional<Index> first;
+    for (const char* key : keys)
+      if (const auto value = index(key); value && !first) first = value;
+    return first;
   }
 
   std::optional<bool> boolean(const char* key) {
