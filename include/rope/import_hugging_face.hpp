@@ -69,7 +69,7 @@ class hugging_face_importer {
     add_groups();
     add_layers();
     for (const std::string& key : text_.unasked())
-      if (key.starts_with("rope_") || key.starts_with("rotary_") || key.starts_with("mrope_"))
+      if (speaks_of_rope(key))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
     return std::move(model_);
   }
@@ -79,6 +79,14 @@ class hugging_face_importer {
   static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
     if (const J* text = outer.object("text_config")) return {text, "text_config."};
     return {&config, ""};
+  }
+
+  /// Whether a word of the key is rope, mrope or rotary, as in compress_rope_theta.
+  static bool speaks_of_rope(const std::string& key) {
+    const std::string words = "_" + key + "_";
+    for (const char* word : {"_rope_", "_mrope_", "_rotary_"})
+      if (words.find(word) != std::string::npos) return true;
+    return false;
   }
 
   void add_groups() {

@@ -579,6 +579,9 @@ TEST_CASE("a key that has no effect is reported by its name", "[import]") {
       warnings({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}, {"factor", 2}}}}),
       "rope_parameters.factor", "beside"));
   CHECK(has_warning(warnings({{"rope_tehta", 1e6}}), "rope_tehta"));
+  CHECK(has_warning(warnings({{"compress_rope_theta", 160000}}), "compress_rope_theta is not understood"));
+  CHECK(has_warning(warnings({{"use_rotary", true}}), "use_rotary"));
+  CHECK(warnings({{"property", 1}, {"hidden_act", "silu"}, {"europe", 2}}).empty());
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
 }
 
