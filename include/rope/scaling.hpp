@@ -25,8 +25,8 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower while
-/// pair 0 keeps its speed.
+/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
+/// while pair 0 keeps its speed.
 inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
   if (schedule.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,

@@ -59,7 +59,7 @@ inline std::optional<pairing> gguf_layout(std::string_view architecture) {
       "minicpm mistral3 olmo plm smollm3 starcoder xverse ";
   constexpr std::string_view neox =
       " apertus bitnet codeshell dbrx dots1 exaone exaone4 falcon falcon-h1 gemma gemma-embedding "
-      "gemma2 gemma3 gemma3n gemma4 gemma4unified glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
+      "gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
       "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
       "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
       "seed_oss smallthinker stablelm starcoder2 ";
