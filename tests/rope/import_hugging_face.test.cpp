@@ -229,6 +229,18 @@ TEST_CASE("Qwen 2.5 with YaRN has its published frequencies", "[import]") {
   CHECK(lists(group.frequencies, 63, "3.1023444e-07", 9));
 }
 
+TEST_CASE("a factor of null is that of the two lengths", "[import]") {
+  json qwen = config("qwen2_5_7b_yarn");
+  qwen["max_position_embeddings"] = 131072;
+  qwen["rope_scaling"]["factor"] = nullptr;
+  CHECK(same(only_group(qwen).frequencies, only_group(config("qwen2_5_7b_yarn")).frequencies));
+  CHECK(only_group(qwen).number("factor", 0) == 4);
+  qwen["max_position_embeddings"] = 16384;
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { import_hugging_face(qwen); }, "max_position_embeddings / original_max_position_embeddings",
+      "at least 1, got 0.5"));
+}
+
 TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[import]") {
   const auto model = import_hugging_face(config("gpt_oss_20b"));
   const layer_group& group = model.groups[0];

@@ -61,8 +61,15 @@ template <class J>
 yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return x == 0 ? otherwise : x; };
-  yarn_scaling yarn{.factor = rope.required_number("factor", range::at_least_one, needed),
-                    .original_max_position = original_max_position(config, rope, needed)};
+  const double original = original_max_position(config, rope, needed);
+  // A factor of null is that of the two lengths.
+  const double factor =
+      rope.is_null("factor")
+          ? checked(config.required_number("max_position_embeddings", range::positive, needed) / original,
+                    range::at_least_one, "import_hugging_face",
+                    "max_position_embeddings / original_max_position_embeddings")
+          : rope.required_number("factor", range::at_least_one, needed);
+  yarn_scaling yarn{.factor = factor, .original_max_position = original};
   yarn.beta_fast = or_default(rope.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
   yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
   yarn.truncate = rope.boolean("truncate").value_or(true);

@@ -71,6 +71,11 @@ class json_reader {
     return value->template get<bool>();
   }
 
+  /// Whether the key is there and null, for the few keys where that is a choice.
+  bool is_null(const char* key) const {
+    const std::string name = key;
+    return object_ && object_->contains(name) && object_->at(name).is_null();
+  }
   bool is_text(const char* key) {
     const J* value = find(key);
     return value && value->is_string();
