@@ -10,8 +10,16 @@
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
-#include <cmath>
 #include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
@@ -74,6 +82,9 @@
 // floating-point model, and two differently compiled translation units see different types.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
+#define ROPE_DETAIL_ISA avx512bf16
+#define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 1
 #elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #define ROPE_DETAIL_ISA avx512bw
 #elif defined(__AVX512F__)
@@ -88,6 +99,10 @@
 #define ROPE_DETAIL_ISA sse3
 #else
 #define ROPE_DETAIL_ISA baseline
+#endif
+
+#ifndef ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+#define ROPE_DETAIL_BFLOAT16_INSTRUCTIONS 0
 #endif
 
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same.
@@ -125,391 +140,6 @@ using Index = Eigen::Index;
 }  // namespace rope
 
 #endif  // ROPE_CONFIG_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_KERNEL_HPP
-#define ROPE_DETAIL_ATTENTION_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PACKET_HPP
-#define ROPE_DETAIL_PACKET_HPP
-
-#include <cmath>  // std::fma
-#include <complex>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
-/// so how a row of channels is cut into packets never shows in the result.
-
-#if defined(__GNUC__) && !defined(__clang__)
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its
-// own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-// Without optimisation some intrinsics are macros, and their conversions count as ours.
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// The best packet of A, or A itself where Eigen has none or vectorisation is off.
-template <class A>
-using packet = std::conditional_t<bool(Eigen::internal::packet_traits<A>::Vectorizable),
-                                  typename Eigen::internal::packet_traits<A>::type, A>;
-
-template <class P>
-inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
-
-/// The packet of half as many lanes where it exists, else P.
-template <class P>
-using half_packet = typename std::type_identity<typename Eigen::internal::unpacket_traits<P>::half>::type;
-
-/// Number of vector registers: how many table entries a kernel may hold.
-inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-
-/// a * b + c, rounded once where packets do so, else twice.
-template <class A>
-requires std::is_arithmetic_v<A>
-inline A multiply_add(A a, A b, A c) {
-#if ROPE_DETAIL_FUSED
-  return std::fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
-namespace packet_search {
-
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
-/// none.
-template <class P, int n>
-constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
-    return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
-  else
-    return narrow<half, n>();
-}
-
-template <class T, class P>
-constexpr auto find() {
-  if constexpr (std::is_same_v<T, arithmetic<T>>) return std::type_identity<P>{};
-    // Below eight lanes, and outside x86, Eigen 3.4 has no packet conversion of 16-bit types worth its
-    // shuffles.
-#if defined(EIGEN_VECTORIZE_AVX)
-  else if constexpr (lanes<P> >= 8 && bool(Eigen::internal::packet_traits<T>::Vectorizable))
-    return narrow<typename Eigen::internal::packet_traits<T>::type, lanes<P>>();
-#endif
-  else
-    return std::type_identity<void>{};
-}
-
-}  // namespace packet_search
-
-/// The packet in which lanes<P> channels of type T are loaded and stored; void where T must go lane by lane.
-template <class T, class P>
-using storage_packet = typename decltype(packet_search::find<T, P>())::type;
-
-/// Whether channels of type T can be rotated in packets P of their arithmetic type.
-template <class T, class P>
-inline constexpr bool has_packets = !std::is_arithmetic_v<P> && !std::is_void_v<storage_packet<T, P>>;
-
-#if defined(__F16C__)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
-EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 8>) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m256 values) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_halves(const Eigen::half* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-EIGEN_ALWAYS_INLINE void store_halves(Eigen::half* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-inline constexpr bool has_half_conversion = true;
-#else
-inline constexpr bool has_half_conversion = false;
-#endif
-
-template <class P, class T>
-EIGEN_ALWAYS_INLINE P load(const T* from) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    return Eigen::internal::ploadu<P>(from);
-  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
-    return load_halves(from, std::integral_constant<int, lanes<P>>{});
-  else
-    return Eigen::internal::pcast<storage_packet<T, P>, P>(
-        Eigen::internal::ploadu<storage_packet<T, P>>(from));
-}
-
-template <class P, class T>
-EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
-  if constexpr (std::is_same_v<T, arithmetic<T>>)
-    Eigen::internal::pstoreu(to, values);
-  else if constexpr (std::is_same_v<T, Eigen::half> && has_half_conversion)
-    store_halves(to, values);
-  else
-    Eigen::internal::pstoreu(to, Eigen::internal::pcast<P, storage_packet<T, P>>(values));
-}
-
-/// Lanes {from[0], from[0], from[1], from[1], ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    double two_entries;
-    std::memcpy(&two_entries, from, sizeof two_entries);
-    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
-    return P(_mm_unpacklo_ps(entries, entries));
-  } else
-#endif
-    return Eigen::internal::ploaddup<P>(from);
-}
-
-/// Lanes {value, value, ...}.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE P fill(A value) {
-  return Eigen::internal::pset1<P>(value);
-}
-
-/// Lanes {-1, 1, -1, 1, ...}.
-template <class P>
-EIGEN_ALWAYS_INLINE P alternating_signs() {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
-  static_assert(lanes<P> <= 16);
-  return Eigen::internal::ploadu<P>(signs);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
-  return Eigen::internal::pmul(a, b);
-}
-
-template <class P>
-requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
-  return Eigen::internal::pmadd(a, b, c);
-}
-
-/// a * b - c, rounded as multiply_add rounds.
-template <class P>
-EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
-#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  constexpr std::size_t bytes = sizeof(P);
-  if constexpr (bytes == 16)
-    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
-                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
-  else if constexpr (bytes == 32)
-    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
-                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
-#if defined(EIGEN_VECTORIZE_AVX512)
-  else if constexpr (bytes == 64)
-    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
-                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
-#endif
-#else
-  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
-#endif
-}
-
-/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
-template <class P>
-EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
-  using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
-  return Eigen::internal::pcplxflip(complex_packet(a)).v;
-}
-
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
-EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  Eigen::internal::prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-
-#endif  // ROPE_DETAIL_PACKET_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_WORKSPACE_HPP
-#define ROPE_DETAIL_WORKSPACE_HPP
-
-#include <cstddef>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_STORAGE_HPP
-#define ROPE_DETAIL_STORAGE_HPP
-
-#include <cstddef>
-#include <new>          // std::align_val_t
-#include <type_traits>  // std::is_trivially_default_constructible_v
-#include <vector>
-
-
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-inline constexpr std::size_t cache_line = 64;
-
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-
-  T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-
-/// Elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_STORAGE_HPP
-
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-template <class User, class T>
-T* workspace(Index count) {
-  thread_local storage<T> memory;
-  if (memory.size() < static_cast<std::size_t>(count)) memory = storage<T>(static_cast<std::size_t>(count));
-  return memory.data();
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_WORKSPACE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_SOFTMAX_HPP
-#define ROPE_SOFTMAX_HPP
-
-#include <algorithm>  // std::max
-#include <cmath>
-
-
-/// Softmax over keys that arrive in pieces.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The softmax of one query over every key it has been shown so far.
-///
-///     maximum = max_j s_j,   sum = sum_j exp(s_j - maximum)
-///
-/// so that the attention output is  sum_j exp(s_j - maximum) v_j / sum.  Before the first key `sum` is 0 and
-/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under
-/// -ffast-math.
-///
-/// \tparam A  float or double
-///
-/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
-/// algorithm 3
-template <class A>
-struct softmax_state {
-  A maximum = 0;
-  A sum = 0;
-
-  /// Shows the query more keys: replaces their scores by the weights exp(score - maximum).
-  ///
-  /// \param scores  [keys], at least one; overwritten
-  ///
-  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be
-  /// multiplied
-  template <class Scores>
-  A add(Scores&& scores) {
-    const bool first = sum == 0;
-    const A largest = scores.maxCoeff(), before = maximum;
-    maximum = first ? largest : (std::max)(before, largest);
-    scores = (scores - maximum).exp();
-    const A shrink = first ? A(0) : std::exp(before - maximum);
-    sum = sum * shrink + scores.sum();
-    return shrink;
-  }
-
-  /// Whether any key has been seen.
-  bool empty() const { return sum == 0; }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_SOFTMAX_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_VIEW_HPP
-#define ROPE_VIEW_HPP
-
-#include <concepts>
-#include <cstddef>
-#include <type_traits>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_MESSAGE_HPP
 #define ROPE_DETAIL_MESSAGE_HPP
@@ -549,357 +179,6 @@ std::string message(const Parts&... parts) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_MESSAGE_HPP
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.data += first;
-    window.head_dim = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.data += first * head_stride;
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.data += first * token_stride;
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// What Eigen::Tensor and TensorMap of rank N show of themselves, without including them.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike.
-template <class X>
-Index extent(const X& x, int axis) {
-  constexpr int rank = int(X::NumIndices);
-  return x.dimension(
-      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
-}
-
-inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VIEW_HPP
-
-/// Attention of rotated queries to rotated keys, tile by tile. A block of queries of one key head (every
-/// query head of its group, a few tokens) meets one tile of keys at a time; the softmax is kept online, so
-/// nothing of size tokens x tokens exists.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// What decides which keys a query sees, and how scores become weights; already checked and completed.
-struct attention_rule {
-  double scale;
-  bool causal;
-  Index window;
-  double softcap;
-};
-
-/// Keys [first, last) of a sequence.
-struct key_range {
-  Index first;
-  Index last;
-};
-
-/// The keys that a query at `position` sees among `keys` keys at positions 0, 1, 2, ...
-inline key_range visible_keys(Index position, Index keys, const attention_rule& rule) {
-  Index first = 0, last = keys;
-  if (rule.causal) last = position + 1;
-  if (rule.window > 0) {
-    first = position - (std::min)(rule.window - 1, position);
-    if (!rule.causal && rule.window < keys - position) last = position + rule.window;
-  }
-  first = (std::max)(Index{0}, first);
-  return {first, (std::max)(first, (std::min)(last, keys))};
-}
-
-template <class A>
-using row_major = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class A>
-using tile_map = Eigen::Map<row_major<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
-template <class A>
-using const_tile_map = Eigen::Map<const row_major<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-/// Tokens [first, first + count) of one head as a matrix [count, head_dim] of the arithmetic type: the memory
-/// itself where the types agree, else widened into `buffer`.
-template <class T>
-const_tile_map<arithmetic<T>> widened(const head_view<const T>& x, Index b, Index first, Index count, Index h,
-                                      arithmetic<T>* buffer) {
-  using A = arithmetic<T>;
-  if constexpr (std::is_same_v<T, A>) {
-    return {x.at(b, first, h), count, x.head_dim, Eigen::OuterStride<>(x.token_stride)};
-  } else {
-    for (Index t = 0; t < count; ++t)
-      channels_map<A>(buffer + t * x.head_dim, x.head_dim) =
-          const_channels_map<T>(x.at(b, first + t, h), x.head_dim).template cast<A>();
-    return {buffer, count, x.head_dim, Eigen::OuterStride<>(x.head_dim)};
-  }
-}
-
-/// Scratch of one call: sizes in elements, cut from one block of memory.
-template <class A>
-struct attention_scratch {
-  static constexpr Index rows = 64;  // queries of a block
-  static constexpr Index keys = 64;  // keys of a tile
-
-  A* queries;   // [rows, head_dim], multiplied by the scale
-  A* scores;    // [rows, keys]: scores, then weights
-  A* sums;      // [rows, value_dim]: weighted sums of values
-  A* key_tile;  // [keys, head_dim], for 16-bit keys
-  A* value_tile;
-  softmax_state<A>* states;  // [rows]
-
-  attention_scratch(Index block_rows, Index head_dim, Index value_dim) {
-    struct numbers {};
-    struct softmaxes {};
-    queries =
-        workspace<numbers, A>(block_rows * (head_dim + keys + value_dim) + keys * (head_dim + value_dim));
-    scores = queries + block_rows * head_dim;
-    sums = scores + block_rows * keys;
-    key_tile = sums + block_rows * value_dim;
-    value_tile = key_tile + keys * head_dim;
-    states = workspace<softmaxes, softmax_state<A>>(block_rows);
-  }
-};
-
-/// Query tokens [first, first + count) of the query heads that share key head `kv`; every one sees at least
-/// one key position, though a window may still leave it empty. Row r of a block is token r / group, query
-/// head r % group.
-template <class T>
-void attend_block(const head_view<const T>& q, const head_view<const T>& k, const head_view<const T>& v,
-                  const head_view<T>& out, const attention_rule& rule, Index b, Index kv, Index first,
-                  Index count, const attention_scratch<arithmetic<T>>& scratch) {
-  using A = arithmetic<T>;
-  const Index group = q.heads / k.heads, rows = count * group, offset = k.tokens - q.tokens;
-  const auto range_of = [&](Index row) { return visible_keys(first + row / group + offset, k.tokens, rule); };
-
-  tile_map<A> queries(scratch.queries, rows, q.head_dim, Eigen::OuterStride<>(q.head_dim));
-  for (Index r = 0; r < rows; ++r) {
-    queries.row(r).array() =
-        const_channels_map<T>(q.at(b, first + r / group, kv * group + r % group), q.head_dim)
-            .template cast<A>() *
-        static_cast<A>(rule.scale);
-    scratch.states[r] = {};
-  }
-  tile_map<A> sums(scratch.sums, rows, v.head_dim, Eigen::OuterStride<>(v.head_dim));
-  sums.setZero();
-
-  const key_range earliest = range_of(0), latest = range_of(rows - 1);
-  for (Index begin = earliest.first; begin < latest.last; begin += scratch.keys) {
-    const Index keys = (std::min)(scratch.keys, latest.last - begin);
-    const auto key_tile = widened(k, b, begin, keys, kv, scratch.key_tile);
-    const auto value_tile = widened(v, b, begin, keys, kv, scratch.value_tile);
-    tile_map<A> scores(scratch.scores, rows, keys, Eigen::OuterStride<>(scratch.keys));
-    scores.noalias() = queries * key_tile.transpose();
-    if (rule.softcap > 0) {
-      const A cap = static_cast<A>(rule.softcap);
-      scores.array() = cap * (scores.array() / cap).tanh();
-    }
-
-    // Masked keys are left out by loop bounds, so that their values never enter a product: 0 * NaN is NaN.
-    const bool all_visible = earliest.last >= begin + keys && latest.first <= begin;
-    for (Index r = 0; r < rows; ++r) {
-      const key_range range = range_of(r);
-      const Index from = (std::max)(range.first, begin) - begin,
-                  to = (std::min)(range.last, begin + keys) - begin;
-      if (from >= to) continue;
-      auto weights = scores.row(r).segment(from, to - from);
-      const A shrink = scratch.states[r].add(weights.array());
-      if (shrink != A(1)) sums.row(r) *= shrink;
-      if (!all_visible) sums.row(r).noalias() += weights * value_tile.middleRows(from, to - from);
-    }
-    if (all_visible) sums.noalias() += scores * value_tile;
-  }
-
-  for (Index r = 0; r < rows; ++r) {
-    channels_map<T> result(out.at(b, first + r / group, kv * group + r % group), out.head_dim);
-    if (scratch.states[r].empty())
-      result.setZero();
-    else
-      result = (sums.row(r).array() / scratch.states[r].sum).template cast<T>();
-  }
-}
-
-template <class T>
-void attend(const head_view<const T>& q, const head_view<const T>& k, const head_view<const T>& v,
-            const head_view<T>& out, const attention_rule& rule) {
-  if (out.size() == 0) return;
-  // Queries before the first key see nothing when the mask is causal.
-  const Index blind = rule.causal ? (std::min)(q.tokens, (std::max)(Index{0}, q.tokens - k.tokens)) : 0;
-  const Index group = q.heads / k.heads;
-  const Index block = (std::max)(Index{1}, attention_scratch<arithmetic<T>>::rows / group);
-  const attention_scratch<arithmetic<T>> scratch(block * group, q.head_dim, v.head_dim);
-  for (Index b = 0; b < q.batch; ++b) {
-    for (Index t = 0; t < blind; ++t)
-      for (Index h = 0; h < q.heads; ++h) channels_map<T>(out.at(b, t, h), out.head_dim).setZero();
-    for (Index kv = 0; kv < k.heads; ++kv)
-      for (Index t = blind; t < q.tokens; t += block)
-        attend_block(q, k, v, out, rule, b, kv, t, (std::min)(block, q.tokens - t), scratch);
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_ATTENTION_KERNEL_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_HPP
@@ -907,6 +186,7 @@ void attend(const head_view<const T>& q, const head_view<const T>& k, const head
 #include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <utility>
@@ -948,11 +228,19 @@ struct schedule {
   Eigen::Array<long double, Eigen::Dynamic, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;                            // m
 
-  /// Replaces the base and starts over: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+
+  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
+  void multiply_base(long double factor) {
+    base *= factor;
+    for (Index i = 0; i < inv_freq.size(); ++i)
+      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
   }
 };
 
@@ -1016,10 +304,15 @@ class frequencies {
 
   /// Every pair turns by one radian per unit of position, on one axis.
   ///
-  /// Throws:  std::invalid_argument unless pairs is positive
+  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
+  ///          space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
   static frequencies constant(Index pairs = 1) {
-    return frequencies(Eigen::ArrayXXd::Ones(checked_pairs(2 * pairs), 1), 1.0);
+    if (pairs <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    require_addressable(pairs);
+    return frequencies(Eigen::ArrayXXd::Ones(pairs, 1), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -1095,7 +388,14 @@ class frequencies {
     if (rotary_dim <= 0 || rotary_dim % 2 != 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+    require_addressable(rotary_dim / 2);
     return rotary_dim / 2;
+  }
+
+  static void require_addressable(Index pairs) {
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
   Eigen::ArrayXXd inv_freq_;
@@ -1106,6 +406,867 @@ class frequencies {
 }  // namespace rope
 
 #endif  // ROPE_FREQUENCIES_HPP
+
+/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
+/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+template <class X>
+struct score_view {
+  const X* data = nullptr;
+  Index batch = 1, heads = 1, queries = 1, keys = 1;
+  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+
+  /// Entries of keys 0, 1, ... of one query, key_step() apart.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+
+/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+template <class X>
+score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+
+/// Options of a call of attention; every default is the plain causal attention of a decoder.
+///
+/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
+/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
+/// key_counts[b] where counts are given. Explicit positions replace the rule; they need not be in order, as
+/// in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
+/// mask, the bias, the segments and the count of keys.
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible when its position <= the query's.
+  bool causal = true;
+  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
+  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key.
+  score_view<float> bias = {};
+  /// A key is visible where the mask is true.
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  std::span<const std::int64_t> query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
+  std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  std::span<const std::int64_t> key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
+  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
+  /// positions are counted in each segment as they are in a row. Without key_offsets both are the same.
+  std::span<const std::int64_t> query_offsets = {};
+  std::span<const std::int64_t> key_offsets = {};
+  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
+  /// Which are dropped is a function of the seed and the positions alone, see dropout.hpp.
+  double dropout = 0;
+  std::uint64_t dropout_seed = 0;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
+  /// included; `no_keys` where a query sees nothing.
+  std::span<double> log_sum_exp = {};
+
+  /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+
+namespace detail {
+
+/// Extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+
+inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
+                           Index or_else) {
+  if (got != 0 && static_cast<Index>(got) != allowed && static_cast<Index>(got) != or_else)
+    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                              " or ", or_else, ", got ", got));
+}
+
+inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
+                          Index tokens) {
+  if (offsets.front() != 0 || offsets.back() != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens));
+  for (std::size_t s = 1; s < offsets.size(); ++s)
+    if (offsets[s] < offsets[s - 1])
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
+                                                " after ", offsets[s - 1]));
+}
+
+template <class X>
+void check_scores(const char* function, const char* name, const score_view<X>& x,
+                  const attention_shape& shape) {
+  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
+  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
+             fits(x.keys, shape.keys)))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
+                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
+                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+}
+
+/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options) {
+  constexpr double smallest = (std::numeric_limits<A>::min)();
+  for (const double option : {std::abs(options.scale), options.softcap})
+    if (option != 0 && (option < smallest || option > 1 / smallest))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
+                         1 / smallest, "], got ", options.scale, " and ", options.softcap));
+}
+
+/// Every number in the options that is out of its range, and every list and view that does not fit the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale must be finite and softcap finite and not negative, got ",
+                       options.scale, " and ", options.softcap));
+  if (options.window < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": window must not be negative, got ", options.window));
+  if (options.sinks < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+
+  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
+                 shape.batch * shape.queries);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
+                 shape.batch * shape.keys);
+  require_length(function, "key_counts", options.key_counts.size(), shape.batch, shape.batch);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  for (const std::int64_t count : options.key_counts)
+    if (count < 0 || count > shape.keys)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": key_counts must be in [0, ", shape.keys, "], got ", count));
+  check_scores(function, "bias", options.bias, shape);
+  check_scores(function, "mask", options.mask, shape);
+
+  if (options.query_offsets.empty()) {
+    if (!options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
+    return;
+  }
+  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  if (shape.batch > 1 || !options.key_counts.empty() || !options.query_positions.empty() ||
+      !options.key_positions.empty())
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function,
+                ": query_offsets are for a batch of 1 without positions and key_counts, got a batch of ",
+                shape.batch));
+  if (key_offsets.size() != options.query_offsets.size())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": query_offsets and key_offsets must have the same length, got ",
+                       options.query_offsets.size(), " and ", key_offsets.size()));
+  check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
+  check_offsets(function, "key_offsets", key_offsets, shape.keys);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_OPTIONS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTEND_HPP
+#define ROPE_DETAIL_ATTEND_HPP
+
+#include <algorithm>  // std::min, std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_ROWS_HPP
+#define ROPE_DETAIL_ATTENTION_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PACKET_HPP
+#define ROPE_DETAIL_PACKET_HPP
+
+#include <bit>    // std::bit_cast
+#include <cmath>  // std::fma
+#include <complex>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CHANNELS_16_BIT_HPP
+#define ROPE_DETAIL_CHANNELS_16_BIT_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+#include <type_traits>
+
+
+/// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
+/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
+/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
+template <class T, class A>
+EIGEN_ALWAYS_INLINE T rounded(A value) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+    return Eigen::numext::bit_cast<T>(
+        static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+#if defined(__F16C__)
+// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 8>) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+inline constexpr bool has_half_instructions = true;
+#else
+inline constexpr bool has_half_instructions = false;
+#endif
+
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_DETAIL_CHANNELS_16_BIT_HPP
+
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// so how a row of channels is cut into packets never shows in the result.
+
+#if defined(__GNUC__) && !defined(__clang__)
+// A register type loses its may_alias attribute as a template argument. It is read and written through
+// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its
+// own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+// Without optimisation some intrinsics are macros, and their conversions count as ours.
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// The best packet of A, or A itself where Eigen has none or vectorisation is off.
+template <class A>
+using packet = std::conditional_t<bool(Eigen::internal::packet_traits<A>::Vectorizable),
+                                  typename Eigen::internal::packet_traits<A>::type, A>;
+
+template <class P>
+inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
+
+/// The packet of half as many lanes where it exists, else P.
+template <class P>
+using half_packet = typename std::type_identity<typename Eigen::internal::unpacket_traits<P>::half>::type;
+
+/// Number of vector registers: how many table entries a kernel may hold.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+
+/// a * b + c, rounded once where packets do so, else twice.
+template <class A>
+requires std::is_arithmetic_v<A>
+inline A multiply_add(A a, A b, A c) {
+#if ROPE_DETAIL_FUSED
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+namespace packet_search {
+
+/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
+/// none.
+template <class P, int n>
+constexpr auto narrow() {
+  using half = typename Eigen::internal::unpacket_traits<P>::half;
+  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+    return std::type_identity<P>{};
+  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
+    return std::type_identity<void>{};
+  else
+    return narrow<half, n>();
+}
+
+}  // namespace packet_search
+
+/// Whether channels of type T can be rotated in packets P of their arithmetic type.
+template <class T, class P>
+constexpr bool has_packets_of() {
+  if constexpr (std::is_arithmetic_v<P>)
+    return false;
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return has_half_instructions;
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+    return std::endian::native == std::endian::little &&
+           int(Eigen::internal::unpacket_traits<
+               typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
+  else
+    return true;
+}
+template <class T, class P>
+inline constexpr bool has_packets = has_packets_of<T, P>();
+
+/// lanes<P> channels, widened where they are 16-bit.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE P load(const T* from) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    return Eigen::internal::ploadu<P>(from);
+  else
+    return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+
+/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>)
+    Eigen::internal::pstoreu(to, values);
+  else
+    store_rounded(to, values);
+}
+
+/// Lanes {from[0], from[0], from[1], from[1], ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    double two_entries;
+    std::memcpy(&two_entries, from, sizeof two_entries);
+    const __m128 entries = _mm_castpd_ps(_mm_set_sd(two_entries));
+    return P(_mm_unpacklo_ps(entries, entries));
+  } else
+#endif
+    return Eigen::internal::ploaddup<P>(from);
+}
+
+/// Lanes {value, value, ...}.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE P fill(A value) {
+  return Eigen::internal::pset1<P>(value);
+}
+
+/// Lanes {-1, 1, -1, 1, ...}.
+template <class P>
+EIGEN_ALWAYS_INLINE P alternating_signs() {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  static constexpr A signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  static_assert(lanes<P> <= 16);
+  return Eigen::internal::ploadu<P>(signs);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE P add(const P& a, const P& b) {
+  return Eigen::internal::padd(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply(const P& a, const P& b) {
+  return Eigen::internal::pmul(a, b);
+}
+
+template <class P>
+requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
+  return Eigen::internal::pmadd(a, b, c);
+}
+
+/// a * b - c, rounded as multiply_add rounds.
+template <class P>
+EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
+#if defined(EIGEN_VECTORIZE_FMA)  // Eigen 3.4 has no such operation
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  constexpr std::size_t bytes = sizeof(P);
+  if constexpr (bytes == 16)
+    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
+                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32)
+    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
+                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+#if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64)
+    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
+                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+#endif
+#else
+  return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
+#endif
+}
+
+/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+template <class P>
+EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
+  using A = typename Eigen::internal::unpacket_traits<P>::type;
+  using complex_packet =
+      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
+                                              lanes<P> / 2>())::type;
+  return Eigen::internal::pcplxflip(complex_packet(a)).v;
+}
+
+/// The lanes of P as 32-bit integers, for P of float.
+template <class P>
+using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
+
+template <class P>
+EIGEN_ALWAYS_INLINE bits_packet<P> to_bits(const P& values) {
+  return Eigen::internal::preinterpret<bits_packet<P>>(values);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
+  return Eigen::internal::preinterpret<P>(bits);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I load_bits(const void* from) {
+  return Eigen::internal::ploadu<I>(static_cast<const std::int32_t*>(from));
+}
+template <class I>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const I& bits) {
+  Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I bitwise_and(const I& a, const I& b) {
+  return Eigen::internal::pand(a, b);
+}
+template <class I>
+EIGEN_ALWAYS_INLINE I bitwise_or(const I& a, const I& b) {
+  return Eigen::internal::por(a, b);
+}
+template <int places, class I>
+EIGEN_ALWAYS_INLINE I shift_left(const I& a) {
+  return Eigen::internal::plogical_shift_left<places>(a);
+}
+template <int places, class I>
+EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
+  return Eigen::internal::plogical_shift_right<places>(a);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+
+/// The larger of a and b; a where a is not a number.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+
+/// Rows of a square matrix become its columns.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (lanes < P >> 1) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    Eigen::internal::ptranspose(block);
+    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+  }
+}
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+template <class T>
+EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
+  Eigen::internal::prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_DETAIL_PACKET_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ROTATION_HPP
+#define ROPE_DETAIL_ROTATION_HPP
+
+#include <algorithm>  // std::copy, std::min, std::max
+#include <cstdint>
+#include <functional>  // std::less
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_DETAIL_ROTATE_KERNEL_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PACKET_PAIRS_HPP
+#define ROPE_DETAIL_PACKET_PAIRS_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+
+/// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
+template <class P>
+struct even_odd {
+  P even;
+  P odd;
+};
+template <class P, class A>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    const __m128 low = _mm_loadu_ps(from), high = _mm_loadu_ps(from + 4);
+    return {P(_mm_shuffle_ps(low, high, 0x88)), P(_mm_shuffle_ps(low, high, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 8) {
+    const __m256 low = _mm256_loadu_ps(from), high = _mm256_loadu_ps(from + 8);
+    const __m256 outer = _mm256_permute2f128_ps(low, high, 0x20),
+                 inner = _mm256_permute2f128_ps(low, high, 0x31);
+    return {P(_mm256_shuffle_ps(outer, inner, 0x88)), P(_mm256_shuffle_ps(outer, inner, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return {P(_mm512_permutex2var_ps(low, even, high)), P(_mm512_permutex2var_ps(low, odd, high))};
+  } else
+#endif
+  {
+    A even[lanes<P>], odd[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
+    return {load<P>(even), load<P>(odd)};
+  }
+}
+
+/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. Entries that
+/// stand twice in a register, as swap_neighbours asks for, are half as many; which way is faster depends on
+/// whether that matters. bfloat16 comes apart for nothing and always is.
+template <class T, class P>
+inline constexpr bool can_take_apart =
+#if defined(EIGEN_VECTORIZE_SSE)
+    (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
+#endif
+    std::is_same_v<T, Eigen::bfloat16>;
+
+#if defined(EIGEN_VECTORIZE_SSE)
+// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+#endif
+
+/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
+  const P a = load<P>(from), b = load<P>(from + lanes<P>);
+  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+}
+/// The inverse of load_pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
+  store(to, P(low_lanes(first, second)));
+  store(to + lanes<P>, P(high_lanes(first, second)));
+}
+/// One table entry per pair, in the order of load_pairs.
+template <class P, class T, class A>
+EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    return load<P>(entries);
+  } else {
+    // Of every 128 bits, the first half comes from the first register.
+    constexpr int half = int(8 / sizeof(A));
+    A ordered[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) {
+      const int block = i / (2 * half), place = i % (2 * half);
+      ordered[i] = entries[block * half + place % half + (place < half ? 0 : lanes<P> / 2)];
+    }
+    return load<P>(ordered);
+  }
+}
+
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
+/// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
+  using bits = bits_packet<P>;
+  const bits both = load_bits<bits>(from);
+  return {from_bits<P>(shift_left<16>(both)),
+          from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
+}
+
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+// Lane i of `even` and `odd`, rounded, to places 2 i and 2 i + 1.
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
+  const __m512i order = _mm512_add_epi32(
+      _mm512_set1_epi32(0x100000),
+      _mm512_mullo_epi32(_mm512_set1_epi32(0x10001),
+                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, __m512i(_mm512_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m256 even, __m256 odd) {
+  const __m256i order =
+      _mm256_set_epi32(0xf0007, 0xe0006, 0xd0005, 0xc0004, 0xb0003, 0xa0002, 0x90001, 0x80000);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_permutexvar_epi16(order, __m256i(_mm256_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m128 even, __m128 odd) {
+  const __m128i both = __m128i(_mm_cvtne2ps_pbh(odd, even));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(both, _mm_srli_si128(both, 8)));
+}
+#endif
+
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
+  return load_even_odd<P>(from);
+}
+
+/// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
+template <class P>
+EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  store_bfloat16(to, even, odd);
+#else
+  using bits = bits_packet<P>;
+  const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
+  const auto round = [&](const P& value) {
+    const bits x = to_bits(value);
+    return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
+  };
+  const bits upper = bitwise_and(round(odd), fill<bits>(std::int32_t(0xffff0000u)));
+  store_bits(to, bitwise_or(upper, shift_right<16>(round(even))));
+#endif
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
+  store_even_odd(to, first, second);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_DETAIL_PACKET_PAIRS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_STORAGE_HPP
+#define ROPE_DETAIL_STORAGE_HPP
+
+#include <cstddef>
+#include <new>          // std::align_val_t
+#include <type_traits>  // std::is_trivially_default_constructible_v
+#include <vector>
+
+
+/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
+/// written before its owner writes it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline constexpr std::size_t cache_line = 64;
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+
+  T* allocate(std::size_t count) {
+    if (count > static_cast<std::size_t>(-1) / sizeof(T))
+      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
+  }
+  void deallocate(T* data, std::size_t /*count*/) noexcept {
+    ::operator delete (data, std::align_val_t{cache_line});
+  }
+
+  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+
+/// Elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_STORAGE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_LAYOUT_HPP
 #define ROPE_LAYOUT_HPP
@@ -1162,33 +1323,6 @@ struct unnamed_layout {};
 }  // namespace rope
 
 #endif  // ROPE_LAYOUT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATE_HPP
-#define ROPE_ROTATE_HPP
-
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATION_HPP
-#define ROPE_DETAIL_ROTATION_HPP
-
-#include <algorithm>  // std::copy, std::min, std::max
-#include <cstdint>
-#include <functional>  // std::less
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_DETAIL_ROTATE_KERNEL_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::index_sequence
-
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -1240,85 +1374,174 @@ void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
       const A c = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
       const A s = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
       const A a = static_cast<A>(in[u]), b = static_cast<A>(in[v]);
-      out[u] = static_cast<T>(multiply_add(a, c, b * -s));
-      out[v] = static_cast<T>(multiply_add(b, c, a * s));
+      out[u] = rounded<T>(multiply_add(a, c, b * -s));
+      out[v] = rounded<T>(multiply_add(b, c, a * s));
     }
   }
 }
 
-/// Packet number k of a run asks for the cache line `ahead` bytes after it, once per line.
-template <std::size_t k, class P, class T>
-EIGEN_ALWAYS_INLINE void prefetch_line(const T* packet_start, prefetch_distance ahead) {
-  constexpr std::size_t bytes = std::size_t(lanes<P>) * sizeof(T);
-  if constexpr (k * bytes % cache_line < bytes) prefetch_after(packet_start, ahead);
+/// Piece k of a run of pieces of `bytes` asks for the cache lines that begin `ahead` bytes after it, once
+/// each.
+template <std::size_t k, std::size_t bytes, class T>
+EIGEN_ALWAYS_INLINE void prefetch_line(const T* start, prefetch_distance ahead) {
+  for (std::size_t line = 0; line < bytes; line += cache_line)
+    if (k * bytes % cache_line < bytes) prefetch_after(start, ahead + line);
 }
 
-/// n packets of pairs from pair `first` on, half_split: u and v are both contiguous.
-template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(half_split, std::index_sequence<k...>, token_heads<T> x,
-                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
-  const auto scaled = [&](const S* entries, S sign) {
-    return inverse ? multiply(load<P>(entries), fill<P>(sign * row.scale)) : load<P>(entries);
-  };
-  const P c[] = {scaled(row.cos + first + Index(k) * lanes<P>, S(1))...};
-  const P s[] = {scaled(row.sin + first + Index(k) * lanes<P>, S(-1))...};
+/// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
+/// inverse rotation times `factor`.
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE P held_entries(const S* entries, S factor) {
+  return inverse ? multiply(load<P>(entries), fill<P>(factor)) : load<P>(entries);
+}
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
+  const auto [even, odd] = load_even_odd<P>(entries);
+  return inverse ? even_odd<P>{multiply(even, fill<P>(factor)), multiply(odd, fill<P>(factor))}
+                 : even_odd<P>{even, odd};
+}
+
+/// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
+/// and the rotation of these pairs in one head.
+///
+/// `turn` takes the head's first channel of the run, and asks for the cache lines `ahead` bytes after it.
+template <class Layout, class T, class P, bool apart>
+struct rotation_step;
+
+/// half_split: u and v are each contiguous.
+template <class T, class P>
+struct rotation_step<half_split, T, P, false> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
+        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+    const P u = load<P>(in), v = load<P>(in + row_pairs);
+    if constexpr (prefetch) {
+      prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
+      prefetch_line<k, sizeof(T) * lanes<P>>(in + row_pairs, ahead);
+    }
+    store(out, multiply_subtract(u, c, multiply(v, s)));
+    store(out + row_pairs, multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// interleaved: a packet holds lanes / 2 whole pairs.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, false> {
+  static constexpr Index pairs = lanes<P> / 2;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(inverse ? multiply(load_each_twice<P>(row.cos + first), fill<P>(row.scale))
+                  : load_each_twice<P>(row.cos + first)),
+        s(multiply(
+            load_each_twice<P>(row.sin + first),
+            inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+    const P channels = load<P>(in);
+    if constexpr (prefetch) prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
+    store(out, multiply_add(channels, c, multiply(swap_neighbours(channels), s)));
+  }
+};
+
+/// half_split in bfloat16: even and odd pairs apart.
+template <class P>
+struct rotation_step<half_split, Eigen::bfloat16, P, true> {
+  using T = Eigen::bfloat16;
+  static constexpr Index pairs = 2 * lanes<P>;
+  even_odd<P> c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
+        s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+    const even_odd<P> u = load_even_odd<P>(in), v = load_even_odd<P>(in + row_pairs);
+    if constexpr (prefetch) {
+      prefetch_line<k, sizeof(T) * pairs>(in, ahead);
+      prefetch_line<k, sizeof(T) * pairs>(in + row_pairs, ahead);
+    }
+    store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
+                   multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
+    store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
+                   multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
+  }
+};
+
+/// interleaved, taken apart: the first channels of lanes<P> pairs in one packet, the second ones in another.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, true> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
+    if constexpr (inverse) {
+      c = multiply(c, fill<P>(row.scale));
+      s = multiply(s, fill<P>(-row.scale));
+    }
+  }
+
+  template <std::size_t k, bool prefetch>
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+    const auto [u, v] = load_pairs<P>(in);
+    if constexpr (prefetch) prefetch_line<k, 2 * sizeof(T) * lanes<P>>(in, ahead);
+    store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// Steps in a block: its table entries take half of the registers.
+template <class Layout, class T, class P, bool apart>
+inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
+                                              sizeof(rotation_step<Layout, T, P, apart>);
+
+template <class Layout, class T, class P, bool apart>
+inline constexpr Index pairs_in_block =
+    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
+
+/// n steps from pair `first` on, of every head.
+template <class Layout, class P, bool apart, bool streams, class T, class S, bool inverse, std::size_t... k>
+EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
+                                      Index first, prefetch_distance ahead) {
+  using step = rotation_step<Layout, T, P, apart>;
+  const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
   // again.
   const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
-  const T* in = x.in + first;
-  T* out = x.out + first;
-  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
-      const Index at = Index(number()) * lanes<P>;
-      const P u = load<P>(in + at), v = load<P>(in + at + pairs);
-      if constexpr (prefetch) {
-        prefetch_line<number(), P>(in + at, ahead);
-        prefetch_line<number(), P>(in + at + pairs, ahead);
-      }
-      store(out + at, multiply_subtract(u, cos, multiply(v, sin)));
-      store(out + at + pairs, multiply_add(v, cos, multiply(u, sin)));
-    };
-    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
-  }
+  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
+  const T* in = x.in + stride * first;
+  T* out = x.out + stride * first;
+  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride)
+    (steps[k].template turn<k, streams>(in + stride * Index(k) * step::pairs,
+                                        out + stride * Index(k) * step::pairs, pairs, ahead),
+     ...);
 }
 
-/// n packets of channels from pair `first` on, interleaved: each packet holds lanes / 2 whole pairs.
-template <class P, bool prefetch, class T, class S, bool inverse, std::size_t... k>
-EIGEN_ALWAYS_INLINE void rotate_block(interleaved, std::index_sequence<k...>, token_heads<T> x,
-                                      table_row<S, inverse> row, Index first, prefetch_distance ahead) {
-  const P signs = inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>();
-  const auto scaled = [&](const S* entries) {
-    return inverse ? multiply(load_each_twice<P>(entries), fill<P>(row.scale)) : load_each_twice<P>(entries);
-  };
-  const P c[] = {scaled(row.cos + first + Index(k) * (lanes<P> / 2))...};
-  const P s[] = {multiply(load_each_twice<P>(row.sin + first + Index(k) * (lanes<P> / 2)), signs)...};
-  const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride;
-  const T* in = x.in + 2 * first;
-  T* out = x.out + 2 * first;
-  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
-    const auto rotate_pairs = [&](auto number, const P& cos, const P& sin) {
-      const Index at = Index(number()) * lanes<P>;
-      const P pairs = load<P>(in + at);
-      if constexpr (prefetch) prefetch_line<number(), P>(in + at, ahead);
-      store(out + at, multiply_add(pairs, cos, multiply(swap_neighbours(pairs), sin)));
-    };
-    (rotate_pairs(std::integral_constant<std::size_t, k>{}, c[k], s[k]), ...);
-  }
-}
-
-/// Pairs [first, row.pairs): as many blocks of n packets as fit, then smaller blocks, then smaller packets,
+/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller blocks, then smaller packets,
 /// then scalars.
-template <class Layout, class P, std::size_t n, bool prefetch, class T, class S, bool inverse>
+template <class Layout, class P, std::size_t n, bool apart, bool streams, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
                                        prefetch_distance ahead) {
-  constexpr Index block = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
+  constexpr Index block = Index(n) * rotation_step<Layout, T, P, apart>::pairs;
   for (; row.pairs - first >= block; first += block)
-    rotate_block<P, prefetch>(Layout{}, std::make_index_sequence<n>{}, x, row, first, ahead);
+    rotate_block<Layout, P, apart, streams>(std::make_index_sequence<n>{}, x, row, first, ahead);
   if (first == row.pairs) return;
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, prefetch>(x, row, first, ahead);
+    rotate_blocks<Layout, P, n / 2, apart, streams>(x, row, first, ahead);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, prefetch>(x, row, first, ahead);
+    rotate_blocks<Layout, half_packet<P>, 1, apart, streams>(x, row, first, ahead);
   else
     rotate_scalars<Layout>(x, row, first);
 }
@@ -1329,22 +1552,31 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // The packets of a block hold cos and sin; the rest of the registers is for two operands each
-    // (half_split) or one.
-    constexpr std::size_t n = std::is_same_v<Layout, half_split> ? registers / 8 : registers / 4;
-    constexpr Index held = Index(n) * lanes<P> / (std::is_same_v<Layout, interleaved> ? 2 : 1);
+    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
+    constexpr std::size_t n = steps_in_block<Layout, T, P, apart>;
     if (ahead == 0) {
-      rotate_blocks<Layout, P, n, false>(x, row, 0, 0);
-    } else if (row.pairs <= held) {
-      rotate_blocks<Layout, P, n, true>(x, row, 0, ahead);
-    } else {
-      // The registers hold a part of the row only. Passing through the heads once per part would leave the
-      // order of memory, which costs more than reading the row from the L1 cache for each head.
-      for (Index h = 0; h < x.heads; ++h)
-        rotate_blocks<Layout, P, n, true>(
-            token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, 1, x.in_stride, x.out_stride},
-            row, 0, ahead);
+      rotate_blocks<Layout, P, n, apart, false>(x, row, 0, 0);
+      return;
     }
+    // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
+    // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
+    // AVX-512).
+    constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
+    if (row.pairs <= pairs_in_block<Layout, T, P, apart> &&
+        (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>)) {
+      rotate_blocks<Layout, P, n, apart, true>(x, row, 0, ahead);
+      return;
+    }
+    // Where the registers do not hold the row, passing through the heads once per part of it would leave the
+    // order of memory, which costs more than reading the row from the L1 cache for each head.
+    constexpr std::size_t last_n = steps_in_block<Layout, T, P, last_apart>;
+    const bool held = row.pairs <= pairs_in_block<Layout, T, P, last_apart>;
+    const Index together = held ? x.heads : 1;
+    for (Index h = 0; h < x.heads; h += together)
+      rotate_blocks<Layout, P, last_n, last_apart, true>(
+          token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
+                         x.out_stride},
+          row, 0, ahead);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
@@ -1368,20 +1600,24 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Fills a table from entries that are given: detail/given_entries.hpp.
+struct given_entries;
+
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
   Index pairs;
   std::int64_t first;              // position of row 0
-  bool unit;                       // attention_factor is 1
-  const unsigned char* at_origin;  // per row, for tables of coordinates; else null
+  bool given;                      // cos^2 + sin^2 may differ from entry to entry
+  bool unit;                       // attention_factor is 1, or its effect is part of at_origin
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
 
   /// cos [pairs] of a position that is known to be in the table; sin [pairs] follows.
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
 
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   bool is_identity(std::int64_t position) const {
-    return unit && (at_origin == nullptr ? position == 0 : at_origin[position] != 0);
+    return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
 };
 
@@ -1391,10 +1627,40 @@ struct table_view {
 
 #endif  // ROPE_DETAIL_TABLE_VIEW_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_WORKSPACE_HPP
+#define ROPE_DETAIL_WORKSPACE_HPP
+
+#include <cstddef>
+
+
+/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+template <class User, class T>
+T* workspace(Index count) {
+  thread_local storage<T> memory;
+  if (memory.size() < static_cast<std::size_t>(count)) memory = storage<T>(static_cast<std::size_t>(count));
+  return memory.data();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_WORKSPACE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_PARALLEL_HPP
 #define ROPE_PARALLEL_HPP
 
 #include <algorithm>  // std::min
+#include <atomic>
 #include <concepts>
 
 
@@ -1451,31 +1717,57 @@ struct this_thread {
 
 namespace detail {
 
+/// How many threads the caller has.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+
+/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
+/// next one when they are free. A call too small to gain from a second thread stays on its own.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  if (pieces <= 1 || work < smallest / tasks) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
   constexpr Index smallest_piece = Index{1} << 18;
-  Index available = 1;
-  if constexpr (thread_source<Threads>)
-    available = threads.threads();
-  else
-    available = threads.numThreads();
-  const Index pieces = (std::min)((std::min)(available, count), bytes / smallest_piece);
+  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
   if (pieces <= 1) {
     if (count > 0) body(Index{0}, count);
     return;
   }
-  const auto run = [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); };
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    const double bytes_per_piece = static_cast<double>(bytes) / static_cast<double>(pieces);
-    threads.parallelFor(pieces, {bytes_per_piece, bytes_per_piece, bytes_per_piece},
-                        [&run](Index first, Index last) {
-                          for (Index piece = first; piece < last; ++piece) run(piece);
-                        });
-  }
+  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
+             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
 }
 
 }  // namespace detail
@@ -1705,26 +1997,18 @@ concept position_form = requires(const P& positions) {
 #include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_ROW_HPP
-#define ROPE_DETAIL_TABLE_ROW_HPP
+#ifndef ROPE_DETAIL_COORDINATE_PHASES_HPP
+#define ROPE_DETAIL_COORDINATE_PHASES_HPP
 
-#include <bit>  // std::bit_cast
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_PHASE_HPP
-#define ROPE_PHASE_HPP
-
-#include <bit>  // std::countl_zero
+#include <bit>  // std::countr_zero
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <numbers>
-#include <type_traits>
+#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_WIDE_INTEGER_HPP
@@ -1784,6 +2068,16 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_WIDE_INTEGER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_PHASE_HPP
+#define ROPE_PHASE_HPP
+
+#include <bit>  // std::countl_zero
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <type_traits>
+
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
@@ -1812,6 +2106,23 @@ struct phase {
   }
 };
 
+namespace detail {
+
+/// |x| = significand * 2^exponent of a finite double, exactly.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+
+inline binary binary_of(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+
+}  // namespace detail
+
 /// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
 ///
 ///     phase = round(2^128 * frac(inv_freq * coordinate / (2 pi)))
@@ -1825,16 +2136,14 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   // 1 / (2 pi) in 256 bits, the least significant word first.
   constexpr std::uint64_t inverse_two_pi[4] = {0x7f9458eaf7aef158u, 0x36d8a5664f10e410u, 0x7f09d5f47d4d3770u,
                                                0x28be60db9391054au};
-  int frequency_exponent = 0, coordinate_exponent = 0;
-  const double f = std::frexp(std::abs(inv_freq), &frequency_exponent);
-  const double c = std::frexp(std::abs(coordinate), &coordinate_exponent);
+  if (inv_freq == 0 || coordinate == 0) return {};
   // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
-  const detail::uint128 significand = detail::multiply(static_cast<std::uint64_t>(std::ldexp(f, 53)),
-                                                       static_cast<std::uint64_t>(std::ldexp(c, 53)));
-  const int exponent = frequency_exponent + coordinate_exponent - 106;
+  const detail::binary f = detail::binary_of(inv_freq), c = detail::binary_of(coordinate);
+  const detail::uint128 significand = detail::multiply(f.significand, c.significand);
+  const int exponent = f.exponent + c.exponent;
 
   // product = significand * inverse_two_pi, in units of 2^-256 turn * 2^exponent.
-  std::uint64_t product[8] = {};
+  std::uint64_t product[10] = {};  // eight words, and zeros for what lies above them
   const std::uint64_t factors[2] = {significand.lo, significand.hi};
   for (int i = 0; i < 2; ++i) {
     std::uint64_t carry = 0;
@@ -1849,14 +2158,41 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
   const int shift = 256 - 128 - exponent;  // bits of the product below 2^-128 turn; at least 1 as required
   if (shift > 384) return {};
-  const auto bits_from = [&product](int first) {
-    const int word = first / 64, bit = first % 64;
-    const auto at = [&product](int w) { return w < 8 ? product[w] : 0; };
-    return bit == 0 ? at(word) : (at(word) >> bit) | (at(word + 1) << (64 - bit));
+  const int word = (shift - 1) / 64, bit = (shift - 1) % 64;
+  const auto from = [&product, word, bit](int w) {
+    return (product[word + w] >> bit) | (product[word + w + 1] << 1 << (63 - bit));
   };
+  const std::uint64_t low = from(0), middle = from(1), high = from(2);  // one bit to round by, then the 128
   const phase rounded =
-      phase{{bits_from(shift + 64), bits_from(shift)}} + phase{{0, bits_from(shift - 1) & 1u}};
+      phase{{(high << 63) | (middle >> 1), (middle << 63) | (low >> 1)}} + phase{{0, low & 1u}};
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
+}
+
+namespace detail {
+
+/// Whether a step rounded to 2^-128 turn, times the position, is off by more than an entry close to 0 bears.
+constexpr bool outgrows_step(std::int64_t position) {
+  constexpr std::int64_t reach = std::int64_t{1} << 31;
+  return position > reach || position < -reach;
+}
+
+}  // namespace detail
+
+/// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
+/// in steps, up to 2^31 in magnitude, and as an exact product beyond.
+///
+/// Requires:  step == phase_of(inv_freq)
+/// Accuracy:  2^-98 turn up to 2^31, 2^-127 turn beyond
+inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
+  if (!detail::outgrows_step(position)) return step * position;
+  const bool negative = position < 0;
+  const std::uint64_t distance =
+      negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
+  // Both parts are doubles, and together they are the distance.
+  const std::uint64_t low = distance & 0xffffffffu;
+  const phase turned =
+      phase_of(inv_freq, static_cast<double>(distance - low)) + phase_of(inv_freq, static_cast<double>(low));
+  return negative ? -turned : turned;
 }
 
 /// cos and sin of one angle.
@@ -1968,6 +2304,293 @@ inline cos_sin cos_sin_of(phase p) {
 
 #endif  // ROPE_PHASE_HPP
 
+/// The phases of rows of coordinates, with the work that does not depend on the row done once.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A coordinate that is no integer as a whole and a fraction in units of 2^-64, without its sign. What has
+/// bits below 2^-64, as only coordinates below 2^-11 can, does not fit.
+struct fixed_point {
+  std::uint64_t whole = 0, fraction = 0;
+  bool fits = false;
+
+  explicit fixed_point(double coordinate) {
+    const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
+    if (c.exponent + std::countr_zero(c.significand) < -64) return;
+    fits = true;
+    if (c.exponent > -64) {
+      whole = c.significand >> -c.exponent;
+      fraction = c.significand << (64 + c.exponent);
+    } else {
+      fraction = c.significand >> (-64 - c.exponent);
+    }
+  }
+};
+
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-192, the most significant
+/// word first, which is enough for any coordinate of a double.
+///
+/// Accuracy of a product with a fixed_point below 2^53:  2^-128 turn
+class turning_rate {
+ public:
+  explicit turning_rate(double inv_freq) : inv_freq_(inv_freq), step_(phase_of(inv_freq)) {
+    const uint128 upper = phase_of(std::abs(inv_freq), 0x1p-64).turn,
+                  lower = phase_of(std::abs(inv_freq), 0x1p64).turn;
+    // `upper` was rounded to nearest; the words are those of a number cut off.
+    const uint128 cut = upper + -uint128{0, lower.hi >> 63};
+    turns_[0] = cut.hi;
+    turns_[1] = cut.lo;
+    turns_[2] = lower.hi;
+    turns_[3] = lower.lo;
+  }
+
+  /// The phase at a whole coordinate, of either sign.
+  phase at_integer(std::int64_t position) const { return phase_at(step_, inv_freq_, position); }
+
+  /// The phase at a coordinate of which `magnitude` is the fixed point.
+  phase at_real(double coordinate, const fixed_point& magnitude) const {
+    if (!magnitude.fits) return phase_of(inv_freq_, coordinate);
+    const uint128 a = multiply(magnitude.whole, turns_[3]), b = multiply(magnitude.fraction, turns_[2]);
+    const std::uint64_t c = multiply(magnitude.fraction, turns_[3]).hi, half = std::uint64_t{1} << 63;
+    const uint128 below =
+        uint128{0, a.lo} + uint128{0, b.lo} + uint128{0, c} + uint128{0, half};  // 2^-192 turn
+    uint128 turn = multiply(magnitude.whole, turns_[2]) + multiply(magnitude.fraction, turns_[1]) +
+                   uint128{0, a.hi} + uint128{0, b.hi} + uint128{0, below.hi};
+    turn.hi += magnitude.whole * turns_[1] + magnitude.fraction * turns_[0];
+    return {(inv_freq_ < 0) != (coordinate < 0) ? -turn : turn};
+  }
+
+ private:
+  double inv_freq_;
+  phase step_;
+  std::uint64_t turns_[4];  // whole turns, then fractions of 2^-64, 2^-128 and 2^-192
+};
+
+/// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
+class coordinate_phases {
+ public:
+  explicit coordinate_phases(const Eigen::ArrayXXd& inv_freq)
+      : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      for (Index i = 0; i < inv_freq.rows(); ++i)
+        if (inv_freq(i, a) != 0)
+          axes_[static_cast<std::size_t>(a)].push_back(
+              {static_cast<std::size_t>(i), turning_rate(inv_freq(i, a))});
+  }
+
+  /// The phases [pairs] at one row of coordinates [axes], valid until the next call.
+  template <class Row>
+  const phase* at(const Row& coordinates) {
+    pairs_.assign(pairs_.size(), phase{});
+    for (std::size_t a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(static_cast<Index>(a));
+      if (coordinate == std::trunc(coordinate)) {
+        const auto position = static_cast<std::int64_t>(coordinate);
+        for (const auto& [pair, rate] : axes_[a]) pairs_[pair] = pairs_[pair] + rate.at_integer(position);
+      } else {
+        const fixed_point magnitude(coordinate);
+        for (const auto& [pair, rate] : axes_[a])
+          pairs_[pair] = pairs_[pair] + rate.at_real(coordinate, magnitude);
+      }
+    }
+    return pairs_.data();
+  }
+
+ private:
+  struct turning_pair {
+    std::size_t pair;
+    turning_rate rate;
+  };
+  std::vector<phase> pairs_;
+  std::vector<std::vector<turning_pair>> axes_;  // the pairs that turn along each axis
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_COORDINATE_PHASES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_SLOW_PAIRS_HPP
+#define ROPE_DETAIL_SLOW_PAIRS_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// Pairs that hardly turn: learned frequencies near zero, or a schedule divided by 1e30.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A step of a pair is rounded to 2^-128 turn, which leaves it fewer bits than a double has when inv_freq is
+/// below 2^-65. Phases of such a pair are therefore counted for 2^shift times its inv_freq, which lies in
+/// [2^-65, 2^-64), and the sine and cosine are taken of the angle divided by 2^shift. The raised angle stays
+/// below half a radian at every position, so that nothing of it is lost to whole turns.
+class slow_pairs {
+ public:
+  explicit slow_pairs(const Eigen::ArrayXXd& inv_freq) : raised_(inv_freq) {
+    for (Index i = 0; i < inv_freq.rows(); ++i) {
+      double fastest = 0;
+      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
+      if (fastest == 0 || fastest >= 0x1p-65) continue;
+      const int shift = -65 - std::ilogb(fastest);
+      for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);
+      pairs_.push_back({i, shift});
+    }
+  }
+
+  /// inv_freq [pairs, axes], times 2^shift where a pair is slow.
+  const Eigen::ArrayXXd& raised() const { return raised_; }
+
+  /// Writes the entries of the slow pairs of a row, whose phases are those of raised().
+  template <class S>
+  void write(const phase* phases, double m, S* cos, S* sin) const {
+    for (const auto& [pair, shift] : pairs_) {
+      const uint128 turn = phases[pair].turn;
+      const bool negative = static_cast<std::int64_t>(turn.hi) < 0;
+      const auto [head, tail] = angle_for_double(negative ? -turn : turn);
+      const double angle = std::ldexp(negative ? -(head + tail) : head + tail, -shift);
+      cos[pair] = static_cast<S>(m * std::cos(angle));
+      sin[pair] = static_cast<S>(m * std::sin(angle));
+    }
+  }
+
+ private:
+  struct slow_pair {
+    Index pair;
+    int shift;
+  };
+  Eigen::ArrayXXd raised_;
+  std::vector<slow_pair> pairs_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_SLOW_PAIRS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_DETAIL_TABLE_ARGUMENTS_HPP
+
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// Everything that can be wrong with the numbers a table is made from.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether the value, of any integer type, is at most `most`, which is not negative.
+template <std::integral I>
+constexpr bool at_most(I value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<I>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+
+/// Positions are 64-bit and signed; a larger unsigned one would come out negative.
+template <std::integral Position>
+std::int64_t checked_position(Position position) {
+  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+    ROPE_THROW(std::length_error, message("frequency_table: a position must be below 2^63, got ", position));
+  return static_cast<std::int64_t>(position);
+}
+
+template <std::integral Count>
+std::int64_t checked_count(Count count) {
+  if (count < Count{0})
+    ROPE_THROW(std::invalid_argument, message("frequency_table: count must not be negative, got ", count));
+  return checked_position(count);
+}
+
+template <std::integral First, std::integral Last>
+Index checked_rows(First first, Last last) {
+  const std::int64_t from = checked_position(first), to = checked_position(last);
+  if (to < from)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+  if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
+    ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
+  return static_cast<Index>(to - from);
+}
+
+template <class S>
+std::size_t checked_entries(Index rows, Index pairs) {
+  if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
+    ROPE_THROW(std::length_error,
+               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+  return static_cast<std::size_t>(rows * 2 * pairs);
+}
+
+/// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
+template <class S>
+double checked_magnitude(double attention_factor) {
+  constexpr double smallest = (std::numeric_limits<S>::min)(), largest = (std::numeric_limits<S>::max)();
+  if (attention_factor < smallest || attention_factor > largest)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: attention_factor must be in [", smallest, ", ", largest,
+                       "] for entries of this type, got ", attention_factor));
+  return attention_factor;
+}
+
+/// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
+template <class Derived>
+Eigen::ArrayXXd checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  using coordinate = typename Derived::Scalar;
+  constexpr bool whole = std::is_integral_v<coordinate>;
+  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
+                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+  if (coordinates.cols() != axes)
+    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
+                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
+  const Eigen::Array<coordinate, Eigen::Dynamic, Eigen::Dynamic> given = coordinates.derived().array();
+  const auto fits = [](coordinate value) {
+    constexpr std::int64_t most = std::int64_t{1} << 53;
+    if constexpr (whole)
+      return at_most(value, most) &&
+             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
+    else
+      return is_finite(static_cast<double>(value)) && std::abs(static_cast<double>(value)) <= 0x1p53;
+  };
+  for (Index r = 0; r < given.rows(); ++r)
+    for (Index a = 0; a < given.cols(); ++a)
+      if (!fits(given(r, a))) {
+        using shown = std::conditional_t<whole, coordinate, double>;
+        ROPE_THROW(std::invalid_argument,
+                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
+                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
+      }
+  return given.template cast<double>();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TABLE_ARGUMENTS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TABLE_ROW_HPP
+#define ROPE_DETAIL_TABLE_ROW_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+
+
 /// How a row of a table is written, and how the numbers a table is made from are told apart.
 
 namespace rope {
@@ -2024,7 +2647,8 @@ inline namespace ROPE_ABI {
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
-///            1 adds one rounding.
+///            1 adds one rounding. An angle made of real coordinates has an error of 2^-126 rad per axis
+///            beside, which shows where it is below 2^-65 rad.
 /// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
 template <class S = float>
 class frequency_table {
@@ -2038,36 +2662,39 @@ class frequency_table {
 
   /// Positions 0 .. count - 1.
   ///
-  /// Throws:  std::invalid_argument if count is negative or the frequencies have more than one axis
+  /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
+  ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, checked_count(count)) {}
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
-  /// Throws:  std::invalid_argument if last < first or the frequencies have more than one axis
+  /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
                         range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:  std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  /// not finite
-  ///          or above 2^53 in magnitude
+  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
+  ///            not finite or above 2^53 in magnitude
+  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  ///            (tests/oracle/coordinates.test.cpp); an angle below 2^-72 rad is within 2^-125 rad per axis
+  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(frequencies, checked_coordinates<Derived>(frequencies, coordinates),
+      : frequency_table(frequencies, detail::checked_coordinates(frequencies.axes(), coordinates),
                         coordinates_tag{}) {}
 
   /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
   /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
   /// float.
   ///
-  /// Throws:    std::invalid_argument if last < first or the frequencies have more than one axis
+  /// Throws:    as for an exact table
   /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
   /// at 4096,
   ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
@@ -2075,7 +2702,8 @@ class frequency_table {
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), checked_rows(first, last),
+    detail::checked_magnitude<float>(frequencies.attention_factor());
+    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
                           unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
@@ -2099,7 +2727,7 @@ class frequency_table {
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
-  /// What the table was built from, [pairs, axes] in rad per unit of position.
+  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
   const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
@@ -2107,12 +2735,14 @@ class frequency_table {
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
   /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
-  /// inv_freq, attention_factor, the way angles are made, and the coordinates if given; the range of
-  /// positions does not count.
+  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
+  /// of positions does not count, but that of given entries does.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles and
-  /// coordinates.
+  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
+  /// coordinates and given entries.
   bool is_exact_range() const { return by_position_; }
+  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
+  bool is_given() const { return given_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -2127,11 +2757,17 @@ class frequency_table {
 
   /// The rows without any check.
   detail::table_view<S> view() const {
-    return {entries_.data(), pairs(), first_, attention_factor() == 1.0,
+    return {entries_.data(),
+            pairs(),
+            first_,
+            given_,
+            given_ || attention_factor() == 1.0,
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
  private:
+  friend struct detail::given_entries;
+
   struct unwritten_tag {};
   struct range_tag {};
   struct coordinates_tag {};
@@ -2140,21 +2776,25 @@ class frequency_table {
       : frequencies_(frequencies),
         first_(first),
         rows_(rows),
-        fingerprint_(detail::mix(std::bit_cast<std::uint64_t>(attention_factor()), inv_freq())),
-        entries_(static_cast<std::size_t>(checked_entries(rows, pairs()))) {}
+        fingerprint_(detail::mix(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        entries_(detail::checked_entries<S>(rows, pairs())) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
-  /// addition per pair away from the row before it.
+  /// addition per pair away from the row before it, as far as a rounded step carries.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
+    const detail::slow_pairs slow(inv_freq());
     std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i) {
-      step[i] = phase_of(frequencies.inv_freq()(static_cast<Index>(i), 0));
-      now[i] = step[i] * first;
-    }
+    for (std::size_t i = 0; i < step.size(); ++i)
+      step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
     for (Index r = 0; r < rows_; ++r) {
-      write_row(r, now.data());
+      const std::int64_t position = first + r;
+      if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
+        for (std::size_t i = 0; i < step.size(); ++i)
+          now[i] = phase_at(step[i], slow.raised()(static_cast<Index>(i), 0), position);
+      write_row(r, now.data(), slow);
       for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
     }
   }
@@ -2163,31 +2803,19 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     fingerprint_ = detail::mix(fingerprint_, coordinates);
     by_position_ = false;
-    const Index axes = frequencies.axes();
-    std::vector<phase> step(static_cast<std::size_t>(pairs() * axes)), now(static_cast<std::size_t>(pairs()));
-    for (Index i = 0; i < pairs(); ++i)
-      for (Index a = 0; a < axes; ++a)
-        step[static_cast<std::size_t>(i * axes + a)] = phase_of(frequencies.inv_freq()(i, a));
+    const detail::slow_pairs slow(inv_freq());
+    detail::coordinate_phases phases(slow.raised());
     at_origin_.assign(static_cast<std::size_t>(rows_), 0);
     for (Index r = 0; r < rows_; ++r) {
-      for (Index i = 0; i < pairs(); ++i) {
-        phase sum;
-        for (Index a = 0; a < axes; ++a) {
-          const double p = coordinates(r, a);
-          sum = sum + (p == std::trunc(p)
-                           ? step[static_cast<std::size_t>(i * axes + a)] * static_cast<std::int64_t>(p)
-                           : phase_of(frequencies.inv_freq()(i, a), p));
-        }
-        now[static_cast<std::size_t>(i)] = sum;
-      }
-      write_row(r, now.data());
+      write_row(r, phases.at(coordinates.row(r)), slow);
       at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
-  void write_row(Index r, const phase* phases) {
+  void write_row(Index r, const phase* phases, const detail::slow_pairs& slow) {
     S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
     detail::write_table_row(phases, pairs(), attention_factor(), cos, cos + pairs());
+    slow.write(phases, attention_factor(), cos, cos + pairs());
   }
 
   void require_one_axis() const {
@@ -2204,70 +2832,209 @@ class frequency_table {
     return position;
   }
 
-  template <std::integral Count>
-  static std::int64_t checked_count(Count count) {
-    if (count < Count{0})
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: count must not be negative, got ", count));
-    return static_cast<std::int64_t>(count);
-  }
-
-  template <std::integral First, std::integral Last>
-  static Index checked_rows(First first, Last last) {
-    const auto from = static_cast<std::int64_t>(first), to = static_cast<std::int64_t>(last);
-    if (to < from)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
-    if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
-      ROPE_THROW(std::length_error,
-                 detail::message("frequency_table: too many positions in [", from, ", ", to, ")"));
-    return static_cast<Index>(to - from);
-  }
-
-  static Index checked_entries(Index rows, Index pairs) {
-    if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
-      ROPE_THROW(std::length_error, detail::message("frequency_table: ", rows, " rows of ", pairs,
-                                                    " pairs exceed the address space"));
-    return rows * 2 * pairs;
-  }
-
-  template <class Derived>
-  static Eigen::ArrayXXd checked_coordinates(const frequencies& frequencies,
-                                             const Eigen::DenseBase<Derived>& coordinates) {
-    using coordinate = typename Derived::Scalar;
-    static_assert(
-        std::is_integral_v<coordinate> || std::is_same_v<coordinate, float> ||
-            std::is_same_v<coordinate, double>,
-        "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-    if (coordinates.cols() != frequencies.axes())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequency_table: coordinates must be [rows, ", frequencies.axes(),
-                                 "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-    Eigen::ArrayXXd values = coordinates.derived().template cast<double>().array();
-    for (Index r = 0; r < values.rows(); ++r)
-      for (Index a = 0; a < values.cols(); ++a)
-        if (!detail::is_finite(values(r, a)) || std::abs(values(r, a)) > 0x1p53)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message(
-                         "frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
-                         values(r, a), " at row ", r, ", axis ", a));
-    return values;
-  }
-
   frequencies frequencies_;
   std::int64_t first_;
   Index rows_;
   std::uint64_t fingerprint_;
-  bool by_position_ = true;
+  bool by_position_ = true, given_ = false;
   detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
-  std::vector<unsigned char> at_origin_;  // per row of coordinates; empty for a range
+  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
 #endif  // ROPE_TABLE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_VIEW_HPP
+#define ROPE_VIEW_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+/// elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.data += first;
+    window.head_dim = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// What Eigen::Tensor and TensorMap of rank N show of themselves, without including them.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike.
+template <class X>
+Index extent(const X& x, int axis) {
+  constexpr int rank = int(X::NumIndices);
+  return x.dimension(
+      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
+}
+
+inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_VIEW_HPP
 
 /// What can be wrong with a call of rotate, and the order in which a right one passes through memory.
 
@@ -2336,6 +3103,23 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
   }
 }
 
+/// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
+/// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
+///
+/// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
+template <class S>
+const S* inverted_row(const S* cos, Index pairs) {
+  struct inverted_rows {};
+  S* row = workspace<inverted_rows, S>(2 * pairs);
+  for (Index i = 0; i < pairs; ++i) {
+    const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+    const double norm = c * c + s * s;
+    row[i] = static_cast<S>(c / norm);
+    row[i + pairs] = static_cast<S>(s / norm);
+  }
+  return row;
+}
+
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
@@ -2346,7 +3130,8 @@ class rotation {
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        scale_(table.is_given() ? S(1)
+                                : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
         in_place_(x.data == out.data) {
     // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
     constexpr Index cached_bytes = Index{1} << 18;
@@ -2401,6 +3186,8 @@ class rotation {
     if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
     if (identity) return;
     const S* cos = table_.cos(position);
+    if constexpr (inverse)
+      if (table_.given) cos = inverted_row(cos, table_.pairs);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_}, ahead_);
   }
 
@@ -2449,6 +3236,1656 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_ROTATION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_VISIBILITY_HPP
+#define ROPE_DETAIL_VISIBILITY_HPP
+
+#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+
+/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
+/// a mask decides.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
+/// the window, or one range and an empty gap at its end.
+struct key_set {
+  Index begin, gap_begin, gap_end, end;
+
+  bool empty() const { return begin == gap_begin && gap_end == end; }
+  bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
+  /// Whether it contains every key of [first, last).
+  bool contains(Index first, Index last) const {
+    return first >= begin && last <= end && (last <= gap_begin || first >= gap_end || gap_begin == gap_end);
+  }
+};
+
+/// The union of two ranges of keys, empty ones included.
+inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
+  if (a_begin >= a_end)
+    return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
+  if (b_begin >= b_end) return {a_begin, a_end, a_end, a_end};
+  if (b_begin < a_begin) return union_of(b_begin, b_end, a_begin, a_end);
+  const Index end = (std::max)(a_end, b_end);
+  if (b_begin <= a_end) return {a_begin, end, end, end};
+  return {a_begin, a_end, b_begin, end};
+}
+
+/// Positions whose extremes are known, as check_rotation takes them.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
+/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
+/// do not decide, sees_key() holds.
+class visibility {
+ public:
+  visibility(const attention_options& options, const attention_shape& shape)
+      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+
+  const attention_options& options() const { return options_; }
+  const attention_shape& shape() const { return shape_; }
+
+  double scale() const {
+    return options_.scale != 0 || shape_.head_dim == 0 ? options_.scale
+                                                       : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  }
+
+  /// Position of query i of row b, and of key j.
+  std::int64_t query_position(Index b, Index i) const {
+    if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
+    const segment s = segment_of(b, i);
+    return s.keys - s.queries + (i - s.first_query);
+  }
+  std::int64_t key_position(Index b, Index j) const {
+    if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
+    if (options_.query_offsets.empty()) return j;
+    const auto offsets = key_offsets();
+    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+  }
+
+  /// The positions of all queries that see a key, and of all keys.
+  position_range query_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b)
+      for (Index i = 0; i < shape_.queries; ++i)
+        if (!blind(b, i)) range.include(query_position(b, i));
+    return range;
+  }
+  position_range key_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b) {
+      const Index count = key_count(b);
+      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
+        range.include(key_position(b, j));
+    }
+    return range;
+  }
+
+  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
+  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+
+  /// The keys that the ranges admit for query i of row b.
+  key_set keys_of(Index b, Index i) const {
+    const segment s = segment_of(b, i);
+    const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (!in_order_) return {s.first_key, end, end, end};
+    // Positions are contiguous, so distances are differences of indices.
+    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
+                       position = query_position(b, i);
+    const auto index_of = [&](std::int64_t key_position) {
+      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
+      if (key_position <= start) return s.first_key;
+      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
+    };
+    const Index after = options_.causal ? index_of(advance(position, 1)) : end;
+    if (options_.window == 0) return {s.first_key, after, after, after};
+    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index last = options_.causal ? after : index_of(advance(position, options_.window));
+    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+  }
+
+  /// Whether ranges do not decide alone.
+  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+
+  /// What the ranges leave open, for a key in keys_of().
+  bool sees_key(Index b, Index h, Index i, Index j) const {
+    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
+    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return in_order_ || admits(query_position(b, i), key_position(b, j));
+  }
+
+  /// The rules of position alone.
+  bool admits(std::int64_t query, std::int64_t key) const {
+    if (options_.causal && key > query) return false;
+    if (options_.window == 0 || (key >= 0 && key < options_.sinks)) return true;
+    return key >= retreat(query, options_.window - 1) && key <= advance(query, options_.window - 1);
+  }
+
+  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  bool sees(Index b, Index h, Index i, Index j) const {
+    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+  }
+
+  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
+  bool in_order() const { return in_order_; }
+
+  /// Positions of the keys of row b where they are listed.
+  const std::int64_t* listed_key_positions(Index b) const {
+    const auto list = options_.key_positions;
+    return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
+  }
+
+  static bool hides(float bias) { return bias < -1e30f; }
+
+ private:
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+
+  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  struct segment {
+    Index first_query, queries, first_key;
+    std::int64_t keys;
+  };
+
+  segment segment_of(Index b, Index i) const {
+    if (options_.query_offsets.empty()) return {0, shape_.queries, 0, key_count(b)};
+    const auto queries = options_.query_offsets, keys = key_offsets();
+    const auto s =
+        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    return {static_cast<Index>(queries[s]), static_cast<Index>(queries[s + 1] - queries[s]),
+            static_cast<Index>(keys[s]), keys[s + 1] - keys[s]};
+  }
+
+  std::span<const std::int64_t> key_offsets() const {
+    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
+  }
+
+  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+    const bool shared = static_cast<Index>(list.size()) == tokens;
+    return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
+  }
+
+  /// position - steps, held at the end of the range of int64; advance() is its twin.
+  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
+    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
+    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
+  }
+
+  bool keys_in_order() const {
+    const auto list = options_.key_positions;
+    for (std::size_t j = 1; j < list.size(); ++j)
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 && list[j] - list[j - 1] != 1) return false;
+    return true;
+  }
+
+  attention_options options_;
+  attention_shape shape_;
+  bool in_order_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_VISIBILITY_HPP
+
+/// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
+/// of a few rows in the cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries and keys that are attended to as they are.
+struct no_rotation {
+  static constexpr bool rotates = false;
+};
+
+/// Queries and keys that are rotated by a table while they are read.
+template <class L, class S>
+struct table_rotation {
+  static constexpr bool rotates = true;
+  using Layout = L;
+  const frequency_table<S>* table;
+};
+
+/// A checked call of attention.
+template <class T, class Turn>
+struct attention_call {
+  head_view<const T> q, k, v;
+  head_view<T> out;
+  visibility rules;
+  Turn turn;
+
+  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
+};
+
+/// rows[n * stride + d]
+template <class X>
+struct row_block {
+  const X* rows;
+  Index stride;
+};
+
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
+}
+
+/// Positions of tokens from `first` on, counted from there.
+struct query_positions_from {
+  const visibility* rules;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return rules->query_position(row, first + t); }
+};
+struct key_positions_from {
+  const visibility* rules;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return rules->key_position(row, first + t); }
+};
+
+/// Room for the copies of as many rows as are read at a time.
+template <class T>
+struct row_buffers {
+  T* turned;
+  arithmetic<T>* wide;
+};
+
+/// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
+/// head_dim] with the bits of `rotate`.
+template <class T, class Turn, class Source>
+void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
+                 const Turn& turn, const Source& positions, T* to) {
+  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
+                                   x.head_dim,           0, x.token_stride, x.head_stride};
+  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
+  using S = typename std::remove_cvref_t<decltype(*turn.table)>::scalar;
+  rotation<typename Turn::Layout, false, T, S, Source>(from, out, *turn.table, positions).run(0, tokens);
+}
+
+/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
+/// the channel type if `Storage` is T, else in the arithmetic type.
+template <class Storage, class T, class Turn>
+row_block<Storage> read_keys(const attention_call<T, Turn>& call, Index b, Index kv, Index first, Index count,
+                             const row_buffers<T>& buffers) {
+  row_block<T> block = {call.k.at(b, first, kv), call.k.token_stride};
+  if constexpr (Turn::rotates) {
+    rotate_into(call.k, b, first, count, kv, Index{1}, call.turn, key_positions_from{&call.rules, b, first},
+                buffers.turned);
+    block = {buffers.turned, call.k.head_dim};
+  }
+  if constexpr (std::is_same_v<Storage, T>) {
+    return block;
+  } else {
+    for (Index n = 0; n < count; ++n)
+      widen(block.rows + n * block.stride, call.k.head_dim, buffers.wide + n * call.k.head_dim);
+    return {buffers.wide, call.k.head_dim};
+  }
+}
+
+/// Values [first, first + count) of key head `kv`, [count, value_dim].
+template <class Storage, class T, class Turn>
+row_block<Storage> read_values(const attention_call<T, Turn>& call, Index b, Index kv, Index first,
+                               Index count, const row_buffers<T>& buffers) {
+  const row_block<T> block = {call.v.at(b, first, kv), call.v.token_stride};
+  if constexpr (std::is_same_v<Storage, T>) {
+    return block;
+  } else {
+    for (Index n = 0; n < count; ++n)
+      widen(block.rows + n * block.stride, call.v.head_dim, buffers.wide + n * call.v.head_dim);
+    return {buffers.wide, call.v.head_dim};
+  }
+}
+
+/// The query heads of key head `kv` of token i, times `factor`: channel d of head g goes to to[d * step] for
+/// {to, step} = place(g).
+template <class T, class Turn>
+void read_queries(const attention_call<T, Turn>& call, Index b, Index kv, Index i, arithmetic<T> factor,
+                  const row_buffers<T>& buffers, const auto& place) {
+  const Index group = call.group(), depth = call.q.head_dim;
+  const T* rows = call.q.at(b, i, kv * group);
+  Index stride = call.q.head_stride;
+  if constexpr (Turn::rotates) {
+    rotate_into(call.q, b, i, Index{1}, kv * group, group, call.turn, query_positions_from{&call.rules, b, i},
+                buffers.turned);
+    rows = buffers.turned;
+    stride = depth;
+  }
+  for (Index g = 0; g < group; ++g) {
+    const auto [to, step] = place(g);
+    const T* row = rows + g * stride;
+    for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_PANELS_HPP
+#define ROPE_DETAIL_ATTENTION_PANELS_HPP
+
+#include <algorithm>  // std::min, std::fill
+#include <cstddef>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
+/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
+/// panel are loaded, and each row contributes one number to two multiply-adds.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sizes of the kernel for numbers A.
+template <class A>
+struct panel_shape {
+  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
+  static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
+  static constexpr int packets = 2;
+  /// Keys or channels of a panel.
+  static constexpr Index width = packets * lanes<packet<A>>;
+  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
+  static constexpr Index tile = 128;
+  static_assert(tile % width == 0);
+
+  /// `count` rounded up to whole panels.
+  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
+};
+
+/// The sums of a strip in registers, [rows][packets].
+template <class A, int packets>
+struct strip_sums {
+  using P = packet<A>;
+  static constexpr int rows = panel_shape<A>::rows;
+  P sum[std::size_t(rows * packets)];
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += row_numbers[r * step] * panel[n]
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
+    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+                  std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
+                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
+    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
+  }
+};
+
+/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
+///
+/// \param queries  [depth, rows]
+/// \param keys     [depth, width]
+template <class A>
+EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < depth; ++d)
+    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
+/// c] for j in [first, last) and the first `packets` packets of one panel of channels.
+///
+/// \param weights  [rows, tile]
+/// \param values   [tile, width]
+/// \param sums     [rows, width]
+template <class A, int packets>
+EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
+                                   const A* shrink, A* sums_in_memory) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, packets> sums;
+  sums.for_each([&](auto r, auto n) {
+    sums.sum[r * packets + n] =
+        multiply(fill<P>(shrink[r]), load<P>(sums_in_memory + r * shape::width + n * lanes<P>));
+  });
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    store(sums_in_memory + r * shape::width + n * lanes<P>, sums.sum[r * packets + n]);
+  });
+}
+
+/// packed[d * packed_stride + n] = rows[n * row_stride + d] for n in [0, count), zero up to `padded_count`,
+/// which is a multiple of the lanes.
+template <class A>
+void pack_transposed(const A* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
+                     Index packed_stride) {
+  using P = packet<A>;
+  constexpr Index L = lanes<P>;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n);
+    Index d = 0;
+    if (here == L) {
+      for (; d + L <= depth; d += L) {
+        P block[std::size_t(L)];
+        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        transpose(block);
+        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
+      }
+    }
+    for (; d < depth; ++d)
+      for (Index i = 0; i < L; ++i)
+        packed[d * packed_stride + n + i] = i < here ? rows[(n + i) * row_stride + d] : A(0);
+  }
+}
+
+/// Copies channels [0, depth) of one row into panels `panel_stride` apart, zeros behind them.
+template <class A>
+void pack_row(const A* row, Index depth, A* packed, Index panel_stride) {
+  using P = packet<A>;
+  constexpr Index width = panel_shape<A>::width, L = lanes<P>;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    const Index here = (std::min)(width, depth - c);
+    if (here == width) {
+      for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
+    } else {
+      std::copy_n(row + c, here, packed);
+      std::fill(packed + here, packed + width, A(0));
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_PANELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#define ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_EXP2_HPP
+#define ROPE_DETAIL_EXP2_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
+/// and splitting an exponent into its integer and the rest is then exact.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, and no algebra of -ffast-math across it: a difference that is exact must stay one.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if defined(__FAST_MATH__)
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+  return x;
+}
+
+#if defined(EIGEN_VECTORIZE_AVX512)
+template <class P>
+inline constexpr bool has_scaling = sizeof(P) == 64;
+#else
+template <class P>
+inline constexpr bool has_scaling = false;
+#endif
+
+/// The integer next to each lane, half to even; |x| < 2^21.
+template <class P>
+EIGEN_ALWAYS_INLINE P nearest_integer(const P& x) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (has_scaling<P>) {
+    if constexpr (lanes<P> == 16)
+      return P(_mm512_roundscale_ps(__m512(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    else
+      return P(_mm512_roundscale_pd(__m512d(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  } else
+#endif
+  {
+    // In the binade of this number the last place is one.
+    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+    const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52));
+    return as_computed(subtract(as_computed(add(x, shift)), shift));
+  }
+}
+
+/// x 2^n for integers n, where x and the result are normal numbers.
+template <class P>
+EIGEN_ALWAYS_INLINE P scale_by_power_of_two(const P& x, const P& n) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (has_scaling<P>) {
+    if constexpr (lanes<P> == 16)
+      return P(_mm512_scalef_ps(__m512(x), __m512(n)));
+    else
+      return P(_mm512_scalef_pd(__m512d(x), __m512d(n)));
+  } else
+#endif
+  {
+    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+    using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+    constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+    // The low bits of n + shift are n; moved to the place of the exponent they add to that of x.
+    const P shifted = add(n, fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52)));
+#if defined(__GNUC__)
+    typedef bits words __attribute__((vector_size(sizeof(P))));
+    words a, b;
+    std::memcpy(&a, &x, sizeof a);
+    std::memcpy(&b, &shifted, sizeof b);
+    a += b << mantissa;
+#else
+    bits a[lanes<P>], b[lanes<P>];
+    std::memcpy(a, &x, sizeof a);
+    std::memcpy(b, &shifted, sizeof b);
+    for (int i = 0; i < lanes<P>; ++i) a[i] += b[i] << mantissa;
+#endif
+    P result;
+    std::memcpy(&result, &a, sizeof a);
+    return result;
+  }
+}
+
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+template <class A>
+inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
+                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
+                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
+template <>
+inline constexpr double exp2_coefficients<double>[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+
+/// 2^x for x <= 0, and for x up to 1000 where the result is representable. Below 2^-125 (float) or 2^-1021
+/// (double) the result is that number: no weight is ever denormal, which costs some processors a hundred
+/// cycles. 1 at 0. Not a number where x is not.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = larger(x, fill<P>(A(std::is_same_v<A, float> ? -125 : -1021)));
+  const P n = nearest_integer(bounded), r = as_computed(subtract(bounded, n));
+  P p = fill<P>(exp2_coefficients<A>[0]);
+  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
+    p = multiply_add(p, r, fill<P>(exp2_coefficients<A>[i]));
+  return scale_by_power_of_two(multiply_add(p, r, fill<P>(A(1))), n);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_EXP2_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DROPOUT_HPP
+#define ROPE_DROPOUT_HPP
+
+#include <cstdint>
+
+
+/// Which attention probabilities a training step drops.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
+/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
+/// therefore see the same mask without storing it.
+///
+///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
+///
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+///
+/// Accuracy:  an entry is dropped with the given probability to within 2^-32
+/// Cost:      two 64-bit products per entry
+/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
+///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
+///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
+class dropout_mask {
+ public:
+  /// \param probability  of dropping an entry, in [0, 1)
+  constexpr dropout_mask(double probability, std::uint64_t seed)
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+
+  /// The mask along the keys of one query.
+  class row {
+   public:
+    constexpr bool keeps(std::int64_t key_position) const {
+      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+    }
+
+   private:
+    friend class dropout_mask;
+    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
+    std::uint64_t state_, threshold_;
+  };
+
+  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
+    const std::uint64_t where = finalise(
+        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
+    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+  }
+
+  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
+                       std::int64_t key_position) const {
+    return row_of(batch_row, query_head, query_position).keeps(key_position);
+  }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
+
+  static constexpr std::uint64_t finalise(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+  }
+
+  std::uint64_t threshold_;
+  std::uint64_t seed_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DROPOUT_HPP
+
+/// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
+/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+///
+/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
+/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [first, last) of a tile.
+struct tile_range {
+  Index first, last;
+  bool empty() const { return first >= last; }
+};
+
+/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
+};
+
+/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
+/// no key has been seen.
+template <class A>
+struct softmax_rows {
+  A* maximum;
+  A* sum;
+};
+
+/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
+/// tanh where scores are capped.
+struct score_factors {
+  double query, cap;
+
+  explicit score_factors(const visibility& rules)
+      : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
+        cap(rules.options().softcap * log2_e) {}
+};
+
+/// Where a row meets a tile: the part of its keys that lies in [begin, begin + count), relative to begin, and
+/// whether keys inside this part may be hidden.
+struct row_in_tile {
+  tile_range range;
+  bool has_holes;
+};
+
+inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+  const auto clip = [&](Index first, Index last) {
+    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
+  };
+  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
+  if (low.empty() && high.empty()) return {{0, 0}, false};
+  if (low.empty()) return {high, by_key};
+  if (high.empty()) return {low, by_key};
+  return {{low.first, high.last}, true};
+}
+
+/// Marks the keys of `row.range` that query (b, h, i) does not see, and returns the first one that it sees,
+/// or the end of the range.
+inline Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
+                        tile_range range, bool* hidden) {
+  for (Index j = range.first; j < range.last; ++j) hidden[j] = !keys.contains(begin + j);
+  if (!rules.in_order()) {
+    const std::int64_t position = rules.query_position(b, i);
+    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !rules.admits(position, of_keys[j]);
+  }
+  if (const auto& mask = rules.options().mask) {
+    const bool* row = mask.at(b, h, i);
+    const Index step = mask.key_step();
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !row[(begin + j) * step];
+  }
+  if (const auto& bias = rules.options().bias) {
+    const float* row = bias.at(b, h, i);
+    const Index step = bias.key_step();
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= visibility::hides(row[(begin + j) * step]);
+  }
+  return std::find(hidden + range.first, hidden + range.last, false) - hidden;
+}
+
+/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+template <class A>
+class tile_softmax {
+  using P = packet<A>;
+
+ public:
+  static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
+
+  /// \param keys  per token of the block that the strip is in, from rows.first_token on
+  tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
+               Index count)
+      : rules_(rules), strip_(strip), keys_(keys), begin_(begin) {
+    const bool by_key = rules.by_key();
+    for (Index r = 0; r < strip.count; ++r) {
+      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1) ? met_[r - 1]
+                                                                    : meet(keys_of(r), begin, count, by_key);
+      if (met_[r].range.empty()) continue;
+      hull_ = hull_.empty() ? met_[r].range
+                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
+                                         (std::max)(hull_.last, met_[r].range.last)};
+    }
+    for (Index r = 0; r < strip.count; ++r)
+      hides_ = hides_ || met_[r].has_holes || met_[r].range.first != hull_.first ||
+               met_[r].range.last != hull_.last;
+  }
+
+  /// Keys of the tile that any row sees.
+  const tile_range& hull() const { return hull_; }
+  /// Whether a row does not see some key of the hull.
+  bool hides() const { return hides_; }
+
+  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
+  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
+    std::fill(shrink_, shrink_ + padded_rows, A(0));
+    A maximum[std::size_t(rows)];
+    for (Index r = 0; r < strip_.count; ++r) {
+      A* row = scores + r * tile;
+      maximum[r] = state.maximum[r];
+      if (!prepare(r, row, factors)) continue;
+      const tile_range whole = packets_of(r);
+      P largest = load<P>(row + whole.first);
+      for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+      const A found = largest_lane(largest);
+      maximum[r] = state.sum[r] == A(0) ? found : (std::max)(found, state.maximum[r]);
+      if (state.sum[r] != A(0)) shrink_[r] = state.maximum[r] - maximum[r];
+    }
+    for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
+    for (Index r = 0; r < strip_.count; ++r) {
+      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
+      state.maximum[r] = maximum[r];
+    }
+  }
+
+  const A* shrink() const { return shrink_; }
+
+  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
+  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+    for (Index c = 0; c < channels; ++c) sum_of(c) *= shrink_[r];
+    const tile_range range = met_[r].range;
+    if (range.empty()) return;
+    find(r);
+    for (Index j = range.first; j < range.last; ++j) {
+      if (hidden_[j]) continue;
+      const auto* value = value_of(j);
+      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * static_cast<A>(value[c]);
+    }
+  }
+
+ private:
+  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+
+  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
+
+  Index find(Index r) {
+    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
+                      met_[r].range, hidden_);
+  }
+
+  /// The packets that the row's part of the tile touches.
+  tile_range packets_of(Index r) const {
+    return {met_[r].range.first / L * L, (met_[r].range.last + L - 1) / L * L};
+  }
+
+  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  bool prepare(Index r, A* row, const score_factors& factors) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) return false;
+    if (rules_.options().softcap > 0) {
+      channels_map<A> scores(row + range.first, range.last - range.first);
+      scores = scores.tanh() * static_cast<A>(factors.cap);
+    }
+    A seen = row[range.first];
+    if (met_[r].has_holes) {
+      const Index first = find(r);
+      if (first == range.last) {
+        met_[r].range = {0, 0};
+        return false;
+      }
+      if (const auto& bias = rules_.options().bias) {
+        const float* added = bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r));
+        for (Index j = range.first; j < range.last; ++j)
+          if (!hidden_[j])
+            row[j] += static_cast<A>(added[(begin_ + j) * bias.key_step()]) * static_cast<A>(log2_e);
+      }
+      seen = row[first];
+      for (Index j = range.first; j < range.last; ++j)
+        if (hidden_[j]) row[j] = seen;
+    }
+    std::fill(row + whole.first, row + range.first, seen);
+    std::fill(row + range.last, row + whole.last, seen);
+    return true;
+  }
+
+  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  A weigh(Index r, A* row, A maximum) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) {
+      std::fill(row + hull_.first, row + hull_.last, A(0));
+      return 0;
+    }
+    const P largest = fill<P>(maximum);
+    P sum = fill<P>(A(0));
+    for (Index j = whole.first; j < whole.last; j += L) {
+      const P weight = exp2(subtract(load<P>(row + j), largest));
+      store(row + j, weight);
+      sum = add(sum, weight);
+    }
+    if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
+      std::fill(row + whole.first, row + range.first, A(0));
+      std::fill(row + range.last, row + whole.last, A(0));
+      if (met_[r].has_holes) {
+        find(r);
+        for (Index j = range.first; j < range.last; ++j)
+          if (hidden_[j]) row[j] = A(0);
+      }
+      sum = fill<P>(A(0));
+      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+    }
+    if (hull_.first < whole.first) std::fill(row + hull_.first, row + whole.first, A(0));
+    if (hull_.last > whole.last) std::fill(row + whole.last, row + hull_.last, A(0));
+    if (rules_.options().dropout > 0) drop(r, row);
+    return sum_of_lanes(sum);
+  }
+
+  void drop(Index r, A* row) const {
+    const Index i = strip_.token_of(r), b = strip_.batch_row;
+    const auto kept = dropout_mask(rules_.options().dropout, rules_.options().dropout_seed)
+                          .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
+    for (Index j = met_[r].range.first; j < met_[r].range.last; ++j)
+      if (!kept.keeps(rules_.key_position(b, begin_ + j))) row[j] = A(0);
+  }
+
+  const visibility& rules_;
+  strip_rows strip_;
+  const key_set* keys_;
+  Index begin_;
+  tile_range hull_ = {0, 0};
+  bool hides_ = false;
+  row_in_tile met_[std::size_t(rows)];
+  A shrink_[std::size_t(padded_rows)];
+  bool hidden_[std::size_t(tile)];
+};
+
+/// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive
+/// -ffast-math.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0) : static_cast<A>(logits[static_cast<std::size_t>(strip.head_of(r))] * log2_e);
+    state.sum[r] = logits.empty() ? A(0) : A(1);
+  }
+}
+
+/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (sum == A(0))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        (const_channels_map<A>(sums, count) / (sum * static_cast<A>(1 - rules.options().dropout)))
+            .template cast<T>();
+}
+
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      sum == A(0) ? attention_options::no_keys
+                  : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_STREAMS_HPP
+#define ROPE_DETAIL_ATTENTION_STREAMS_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
+/// from where they are, and asked for ahead of time.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sums that a stream keeps in registers.
+inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
+
+/// Keys ahead of the one in work whose cache lines are asked for.
+inline constexpr Index keys_ahead = 12;
+
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x count keys.
+///
+/// \param ahead  bytes ahead of a load that are asked for; 0: the keys are in the cache
+template <class A, int rows, int count, class K>
+EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
+                                     prefetch_distance ahead, A* scores) {
+  using P = packet<A>;
+  constexpr Index L = lanes<P>;
+  constexpr std::size_t size = std::size_t(rows * count);
+  P sums[size];
+  for (std::size_t i = 0; i < size; ++i) sums[i] = fill<P>(A(0));
+  Index d = 0;
+  const auto step = [&]<std::size_t... r, std::size_t... n>(std::index_sequence<r...>,
+                                                            std::index_sequence<n...>) {
+    const P x[] = {load<P>(keys.rows + Index(n) * keys.stride + d)...};
+    if (ahead != 0) (prefetch_after(keys.rows + Index(n) * keys.stride + d, ahead), ...);
+    const auto row = [&](auto number) {
+      const P y = load<P>(queries + number() * query_stride + d);
+      ((sums[std::size_t(number() * count) + n] =
+            multiply_add(x[n], y, sums[std::size_t(number() * count) + n])),
+       ...);
+    };
+    (row(std::integral_constant<int, int(r)>{}), ...);
+  };
+  for (; d + L <= depth; d += L)
+    step(std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(count)>{});
+
+  A totals[size];
+  if constexpr (size % std::size_t(L) == 0) {
+    for (std::size_t i = 0; i < size; i += std::size_t(L)) {
+      P group[std::size_t(L)];
+      for (std::size_t j = 0; j < std::size_t(L); ++j) group[j] = sums[i + j];
+      store(totals + i, sums_of_lanes(group));
+    }
+  } else {
+    for (std::size_t i = 0; i < size; ++i) totals[i] = sum_of_lanes(sums[i]);
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int n = 0; n < count; ++n) {
+      A total = totals[r * count + n];
+      for (Index c = d; c < depth; ++c)
+        total += queries[r * query_stride + c] * static_cast<A>(keys.rows[n * keys.stride + c]);
+      scores[r * panel_shape<A>::tile + n] = total;
+    }
+}
+
+/// Scores of `rows` queries with keys [0, count).
+template <class A, int rows, class K>
+EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
+                                  Index depth, prefetch_distance ahead, A* scores) {
+  constexpr int block = stream_sums / rows;
+  Index n = 0;
+  for (; n + block <= count; n += block)
+    score_block<A, rows, block>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride},
+                                depth, ahead, scores + n);
+  for (; n < count; ++n)
+    score_block<A, rows, 1>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride},
+                            depth, ahead, scores + n);
+}
+
+/// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
+/// channels.
+template <class A, int rows, int packets, class V>
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count,
+                                     prefetch_distance ahead, A* sums_in_memory, Index sum_stride) {
+  using P = packet<A>;
+  constexpr Index L = lanes<P>;
+  P sums[std::size_t(rows * packets)];
+  for (int r = 0; r < rows; ++r)
+    for (int n = 0; n < packets; ++n)
+      sums[r * packets + n] = load<P>(sums_in_memory + r * sum_stride + n * L);
+  const V* value = values.rows;
+  const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...>,
+                                                            std::index_sequence<n...>) {
+    const P x[] = {load<P>(value + Index(n) * L)...};
+    if (ahead != 0) (prefetch_after(value + Index(n) * L, ahead), ...);
+    const auto row = [&](auto number) {
+      const P weight = fill<P>(weights[number() * panel_shape<A>::tile + j]);
+      ((sums[std::size_t(number() * packets) + n] =
+            multiply_add(weight, x[n], sums[std::size_t(number() * packets) + n])),
+       ...);
+    };
+    (row(std::integral_constant<int, int(r)>{}), ...);
+  };
+  for (Index j = 0; j < count; ++j, value += values.stride)
+    step(j, std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(packets)>{});
+  for (int r = 0; r < rows; ++r)
+    for (int n = 0; n < packets; ++n) store(sums_in_memory + r * sum_stride + n * L, sums[r * packets + n]);
+}
+
+/// Weighted values of `rows` queries, all channels.
+template <class A, int rows, class V>
+EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index count, Index channels,
+                                  prefetch_distance ahead, A* sums, Index sum_stride) {
+  constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8;
+  constexpr Index L = lanes<packet<A>>;
+  Index c = 0;
+  for (; c + packets * L <= channels; c += packets * L)
+    value_block<A, rows, packets>(weights, row_block<V>{values.rows + c, values.stride}, count, ahead,
+                                  sums + c, sum_stride);
+  for (; c + L <= channels; c += L)
+    value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, ahead, sums + c,
+                            sum_stride);
+  for (; c < channels; ++c)
+    for (int r = 0; r < rows; ++r)
+      for (Index j = 0; j < count; ++j)
+        sums[r * sum_stride + c] +=
+            weights[r * panel_shape<A>::tile + j] * static_cast<A>(values.rows[j * values.stride + c]);
+}
+
+/// Calls body(rows constant, first row) for groups of four, two and one of `rows` rows.
+template <class Body>
+void for_groups_of_rows(Index rows, const Body& body) {
+  Index r = 0;
+  for (; r + 4 <= rows; r += 4) body(std::integral_constant<int, 4>{}, r);
+  for (; r + 2 <= rows; r += 2) body(std::integral_constant<int, 2>{}, r);
+  for (; r < rows; ++r) body(std::integral_constant<int, 1>{}, r);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_STREAMS_HPP
+
+/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
+/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
+/// does not depend on threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the splits of one row of the batch leave behind, per query of every key head.
+template <class A>
+struct decode_results {
+  static constexpr Index split = 1024;  // keys
+
+  Index rows, channels;   // rows of all key heads, channels of a row with padding
+  A* sums;                // [splits, rows, channels]
+  softmax_rows<A> state;  // [splits, rows]
+
+  A* sums_of(Index s, Index row) const { return sums + (s * rows + row) * channels; }
+  softmax_rows<A> state_of(Index s, Index row) const {
+    return {state.maximum + s * rows + row, state.sum + s * rows + row};
+  }
+};
+
+/// Keys [first, last) of row b, for every query.
+template <class T, class Turn>
+class decode_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  static constexpr bool in_storage = has_packets<T, packet<A>> || std::is_same_v<T, A>;
+  // Channels stay in their type where packets convert them on the way to the registers.
+  using key_type = std::conditional_t<in_storage, T, A>;
+  using value_type = key_type;
+
+ public:
+  decode_split(const attention_call<T, Turn>& call, Index b, const decode_results<A>& results, Index split)
+      : call_(call),
+        b_(b),
+        results_(results),
+        split_(split),
+        factors_(call.rules),
+        rows_(call.q.tokens * call.group()) {
+    struct decode_numbers {};
+    struct decode_turned {};
+    struct decode_keys {};
+    const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
+    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    queries_ =
+        workspace<decode_numbers, A>(rows_ * call.k.heads * call.q.head_dim + rows_ * shape::tile + copied);
+    scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
+    buffers_.wide = scores_ + rows_ * shape::tile;
+    buffers_.turned = workspace<decode_turned, T>(copied);
+    visible_ = workspace<decode_keys, key_set>(call.q.tokens);
+  }
+
+  void run() {
+    Index begin = (split_ + 1) * results_.split, end = 0;
+    for (Index t = 0; t < call_.q.tokens; ++t) {
+      const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
+      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+    }
+    begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
+    end = (std::min)(end, (split_ + 1) * results_.split);
+    const Index heads = call_.k.heads;
+    for (Index kv = 0; kv < heads; ++kv) start(kv);
+    if (begin >= end) return;
+    for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
+    // Memory order: the heads of a token are neighbours, or the tokens of a head are.
+    if (call_.k.token_stride >= call_.k.head_stride) {
+      for (Index tile = begin; tile < end; tile += shape::tile)
+        for (Index kv = 0; kv < heads; ++kv) attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
+    } else {
+      for (Index kv = 0; kv < heads; ++kv)
+        for (Index tile = begin; tile < end; tile += shape::tile)
+          attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
+    }
+  }
+
+ private:
+  strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
+  A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
+  A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
+  softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
+
+  void start(Index kv) {
+    const softmax_rows<A> state = state_of(kv);
+    std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
+    std::fill(state.maximum, state.maximum + rows_, A(0));
+    std::fill(state.sum, state.sum + rows_, A(0));
+    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
+  }
+
+  void load_queries(Index kv) {
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    for (Index t = 0; t < call_.q.tokens; ++t)
+      if (call_.rules.blind(b_, t))
+        std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
+      else
+        read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
+                     [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
+  }
+
+  void attend_tile(Index kv, Index begin, Index count) {
+    tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+    const tile_range hull = softmax.hull();
+    if (hull.empty()) return;
+    const Index first = begin + hull.first, keys = hull.last - hull.first;
+    {
+      const auto block = read_keys<key_type>(call_, b_, kv, first, keys, buffers_);
+      const bool streams = static_cast<const void*>(block.rows) == call_.k.at(b_, first, kv);
+      for_groups_of_rows(rows_, [&](auto rows, Index r) {
+        score_rows<A, rows()>(queries_of(kv) + r * call_.q.head_dim, call_.q.head_dim, block, keys,
+                              call_.q.head_dim, streams && r == 0 ? ahead(call_.k) : 0,
+                              scores_ + r * shape::tile + hull.first);
+      });
+    }
+    softmax.run(scores_, factors_, state_of(kv));
+    add_values(kv, first, hull, softmax);
+  }
+
+  /// Bytes between a key or value and the one `keys_ahead` tokens later.
+  static prefetch_distance ahead(const head_view<const T>& x) {
+    return static_cast<prefetch_distance>(keys_ahead * x.token_stride * Index(sizeof(T)));
+  }
+
+  void add_values(Index kv, Index first, tile_range hull, tile_softmax<A>& softmax) {
+    const Index count = hull.last - hull.first, channels = call_.v.head_dim;
+    A* sums = sums_of(kv);
+    const auto values = read_values<value_type>(call_, b_, kv, first, count, buffers_);
+    if (softmax.hides() && !finite(values, count)) {
+      for (Index r = 0; r < rows_; ++r)
+        softmax.visible_values(
+            r, scores_ + r * shape::tile,
+            [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, channels,
+            [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+      return;
+    }
+    for (Index r = 0; r < rows_; ++r)
+      if (softmax.shrink()[r] != A(1))
+        channels_map<A>(sums + r * results_.channels, channels) *= softmax.shrink()[r];
+    const bool streams = static_cast<const void*>(values.rows) == call_.v.at(b_, first, kv);
+    for_groups_of_rows(rows_, [&](auto rows, Index r) {
+      value_rows<A, rows()>(scores_ + r * shape::tile + hull.first, values, count, channels,
+                            streams && r == 0 ? ahead(call_.v) : 0, sums + r * results_.channels,
+                            results_.channels);
+    });
+  }
+
+  bool finite(const row_block<value_type>& values, Index count) const {
+    bool all = true;
+    for (Index j = 0; j < count && all; ++j)
+      all = all_finite(values.rows + j * values.stride, call_.v.head_dim);
+    return all;
+  }
+
+  const attention_call<T, Turn>& call_;
+  Index b_;
+  decode_results<A> results_;
+  Index split_;
+  score_factors factors_;
+  Index rows_;
+  A* queries_;  // [key heads, rows, head_dim]
+  A* scores_;   // [rows, tile]
+  row_buffers<T> buffers_;
+  key_set* visible_;  // [tokens]
+};
+
+/// Adds up the splits of one query and writes its output.
+///
+///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
+template <class T, class Turn>
+void merge_splits(const attention_call<T, Turn>& call, Index b, const decode_results<arithmetic<T>>& results,
+                  Index splits, Index row) {
+  using A = arithmetic<T>;
+  A* sums = results.sums_of(0, row);
+  const softmax_rows<A> total = results.state_of(0, row);
+  for (Index s = 1; s < splits; ++s) {
+    const softmax_rows<A> part = results.state_of(s, row);
+    if (*part.sum == A(0)) continue;
+    const A maximum = *total.sum == A(0) ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
+    const A mine = *total.sum == A(0) ? A(0) : std::exp2(*total.maximum - maximum),
+            other = std::exp2(*part.maximum - maximum);
+    const Index channels = call.v.head_dim;
+    channels_map<A>(sums, channels) = channels_map<A>(sums, channels) * mine +
+                                      const_channels_map<A>(results.sums_of(s, row), channels) * other;
+    *total.sum = *total.sum * mine + *part.sum * other;
+    *total.maximum = maximum;
+  }
+  const Index group = call.group(), rows = call.q.tokens * group;
+  const Index i = row % rows / group, h = row / rows * group + row % group;
+  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *total.maximum, *total.sum);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_DECODE_KERNEL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PREFILL_KERNEL_HPP
+#define ROPE_DETAIL_PREFILL_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <type_traits>
+
+
+/// Attention of many queries. A block of queries of one key head (every query head of its group, consecutive
+/// tokens) is packed into strips once. Each tile of keys and values is packed once per block, rotated on the
+/// way, and serves every strip. What a strip keeps between tiles is its softmax and its weighted sums, so
+/// nothing of size tokens x tokens exists, and memory does not depend on the number of tokens at all.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Memory of a block, cut from the scratch of the thread.
+template <class T>
+struct prefill_scratch {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+
+  Index strips, depth, value_dim, value_panels;
+  A* queries;             // [strips, depth, rows]
+  A* sums;                // [strips, value_panels, rows, width]
+  softmax_rows<A> state;  // [strips, rows]
+  A* scores;              // [rows, tile]
+  A* keys;                // [tile / width, depth, width]
+  A* values;              // [value_panels, tile, width]
+  row_buffers<T> buffers;
+  key_set* visible;  // [tokens]
+
+  prefill_scratch(Index tokens, Index group, Index head_dim, Index value_channels)
+      : strips((tokens * group + shape::rows - 1) / shape::rows),
+        depth(head_dim),
+        value_dim(value_channels),
+        value_panels(shape::padded(value_channels) / shape::width) {
+    struct prefill_numbers {};
+    struct prefill_turned {};
+    struct prefill_keys {};
+    const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
+    const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
+    queries =
+        workspace<prefill_numbers, A>(all_rows * (depth + padded_values + 2) + shape::rows * shape::tile +
+                                      shape::tile * (depth + padded_values) + copied);
+    sums = queries + all_rows * depth;
+    state.maximum = sums + all_rows * padded_values;
+    state.sum = state.maximum + all_rows;
+    scores = state.sum + all_rows;
+    keys = scores + shape::rows * shape::tile;
+    values = keys + shape::tile * depth;
+    buffers.wide = values + shape::tile * padded_values;
+    buffers.turned = workspace<prefill_turned, T>(copied);
+    visible = workspace<prefill_keys, key_set>(tokens);
+  }
+
+  A* strip_queries(Index s) const { return queries + s * shape::rows * depth; }
+  A* strip_sums(Index s) const { return sums + s * shape::rows * value_panels * shape::width; }
+  softmax_rows<A> strip_state(Index s) const {
+    return {state.maximum + s * shape::rows, state.sum + s * shape::rows};
+  }
+};
+
+/// One block: query tokens [first, first + tokens) of row b, of the query heads of key head kv.
+template <class T, class Turn>
+class prefill_block {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+
+ public:
+  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
+  /// a hundredth of the work.
+  static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
+
+  prefill_block(const attention_call<T, Turn>& call, Index b, Index kv, Index first, Index tokens)
+      : call_(call),
+        b_(b),
+        kv_(kv),
+        first_(first),
+        tokens_(tokens),
+        factors_(call.rules),
+        m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
+
+  void run() {
+    pack_queries();
+    Index begin = call_.k.tokens, end = 0;
+    for (Index t = 0; t < tokens_; ++t) {
+      const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
+      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+    }
+    // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
+    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile)
+      if (any_sees(tile, (std::min)(shape::tile, end - tile)))
+        attend_tile(tile, (std::min)(shape::tile, end - tile));
+    for (Index s = 0; s < m_.strips; ++s) write(s);
+  }
+
+ private:
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows, all = tokens_ * call_.group();
+    return {b_,
+            first_,
+            kv_ * call_.group(),
+            call_.group(),
+            first_row,
+            (std::min)(Index{shape::rows}, all - first_row)};
+  }
+
+  void pack_queries() {
+    const Index group = call_.group(), rows = tokens_ * group;
+    for (Index t = 0; t < tokens_; ++t)
+      if (!call_.rules.blind(b_, first_ + t))
+        read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
+          const Index row = t * group + g;
+          return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
+        });
+      else
+        for (Index row = t * group; row < (t + 1) * group; ++row) clear_query(row);
+    for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
+    std::fill(m_.sums, m_.state.maximum, A(0));
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
+  }
+
+  void clear_query(Index row) {
+    A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
+    for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
+  }
+
+  bool any_sees(Index begin, Index count) const {
+    for (Index t = 0; t < tokens_; ++t)
+      if (!meet(m_.visible[t], begin, count, false).range.empty()) return true;
+    return false;
+  }
+
+  void pack_tile(Index begin, Index count) {
+    for (Index n = 0; n < count; n += shape::width) {
+      const Index here = (std::min)(shape::width, count - n);
+      const auto keys = read_keys<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      pack_transposed(keys.rows, keys.stride, here, shape::width, m_.depth, m_.keys + n * m_.depth,
+                      shape::width);
+      const auto values = read_values<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      for (Index j = 0; j < here; ++j)
+        pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
+                 shape::tile * shape::width);
+    }
+  }
+
+  void attend_tile(Index begin, Index count) {
+    pack_tile(begin, count);
+    bool known = false, finite = true;
+    for (Index s = 0; s < m_.strips; ++s) {
+      const strip_rows rows = rows_of(s);
+      tile_softmax<A> softmax(call_.rules, rows, m_.visible, begin, count);
+      const tile_range hull = softmax.hull();
+      if (hull.empty()) continue;
+      for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+        score_panel(m_.strip_queries(s), m_.keys + n * m_.depth, m_.depth, m_.scores + n);
+      softmax.run(m_.scores, factors_, m_.strip_state(s));
+      if (softmax.hides() && !known) {
+        known = true;
+        for (Index p = 0; p < m_.value_panels; ++p)
+          finite = finite && all_finite(m_.values + p * shape::tile * shape::width, count * shape::width);
+      }
+      if (softmax.hides() && !finite)
+        add_visible_values(s, rows.count, softmax);
+      else
+        add_values(s, hull, softmax.shrink());
+    }
+  }
+
+  void add_values(Index s, tile_range hull, const A* shrink) {
+    A* sums = m_.strip_sums(s);
+    for (Index p = 0; p < m_.value_panels; ++p, sums += shape::rows * shape::width) {
+      const A* values = m_.values + p * shape::tile * shape::width;
+      if (m_.value_dim - p * shape::width > lanes<packet<A>>)
+        value_panel<A, shape::packets>(m_.scores, values, hull.first, hull.last, shrink, sums);
+      else
+        value_panel<A, 1>(m_.scores, values, hull.first, hull.last, shrink, sums);
+    }
+  }
+
+  void add_visible_values(Index s, Index rows, tile_softmax<A>& softmax) {
+    const Index panel = shape::tile * shape::width;
+    for (Index p = 0; p < m_.value_panels; ++p)
+      for (Index r = 0; r < rows; ++r) {
+        A* sums = m_.strip_sums(s) + (p * shape::rows + r) * shape::width;
+        softmax.visible_values(
+            r, m_.scores + r * shape::tile, [&](Index j) { return m_.values + p * panel + j * shape::width; },
+            shape::width, [&](Index c) -> A& { return sums[c]; });
+      }
+  }
+
+  void write(Index s) {
+    const strip_rows rows = rows_of(s);
+    const softmax_rows<A> state = m_.strip_state(s);
+    for (Index r = 0; r < rows.count; ++r) {
+      const A* sums = m_.strip_sums(s) + r * shape::width;
+      T* out = call_.out.at(b_, rows.token_of(r), rows.head_of(r));
+      for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
+        write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
+      write_log_sum_exp(call_.rules, b_, rows.token_of(r), rows.head_of(r), state.maximum[r], state.sum[r]);
+    }
+  }
+
+  const attention_call<T, Turn>& call_;
+  Index b_, kv_, first_, tokens_;
+  score_factors factors_;
+  prefill_scratch<T> m_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_PREFILL_KERNEL_HPP
+
+/// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
+/// the number of threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T, class Turn, class Threads>
+void attend_blocks(const attention_call<T, Turn>& call, const Threads& threads) {
+  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn>::tokens_of(call.group()));
+  const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
+  const Index tasks = call.q.batch * heads * blocks;
+  const Index keys = (std::max)(Index{1}, call.k.tokens);
+  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+                 [&](Index task) {
+                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
+                   // fill the gaps.
+                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
+                   const Index b = task / heads % call.q.batch, kv = task % heads;
+                   prefill_block<T, Turn>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
+                 });
+}
+
+template <class T, class Turn, class Threads>
+void attend_splits(const attention_call<T, Turn>& call, const Threads& threads) {
+  using A = arithmetic<T>;
+  using results = decode_results<A>;
+  struct decode_sums {};
+  const Index rows = call.q.tokens * call.q.heads, channels = call.v.head_dim;
+  const Index splits = (std::max)(Index{1}, (call.k.tokens + results::split - 1) / results::split);
+  const Index size = splits * rows * (channels + 2);
+  A* memory = workspace<decode_sums, A>(call.q.batch * size);
+  const auto results_of = [&](Index b) {
+    A* sums = memory + b * size;
+    A* maximum = sums + splits * rows * channels;
+    return results{rows, channels, sums, {maximum, maximum + splits * rows}};
+  };
+  const Index keys = (std::min)(results::split, call.k.tokens);
+  parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
+    const Index b = task / splits;
+    decode_split<T, Turn>(call, b, results_of(b), task % splits).run();
+  });
+  for (Index b = 0; b < call.q.batch; ++b)
+    for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
+}
+
+template <class T, class Turn, class Threads>
+void attend(const attention_call<T, Turn>& call, const Threads& threads) {
+  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+  if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
+    attend_splits(call, threads);
+  else
+    attend_blocks(call, threads);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTEND_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATE_HPP
+#define ROPE_ROTATE_HPP
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
 
 /// Turns the channel pairs of heads by the angles of their positions, and back.
 
@@ -2628,28 +5065,13 @@ requires(!detail::is_view_or_pair<X>) void rotate(const X&, const Rest&...) {
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Which keys a query sees and how scores are formed.
-///
-/// Key j is at position j and query i at position k.tokens - q.tokens + i: the last query is aligned with the
-/// last key, so a prefill, its chunks and a decoding step against a cache are one rule.
-struct attention_options {
-  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
-  double scale = 0;
-  /// A key is visible when its position <= the query's.
-  bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
-  Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
-  double softcap = 0;
-};
-
 namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class T>
-attention_rule checked_attention(const head_view<const T>& q, const head_view<const T>& k,
-                                 const head_view<const T>& v, const head_view<T>& out,
-                                 const attention_options& options) {
+visibility checked_attention(const head_view<const T>& q, const head_view<const T>& k,
+                             const head_view<const T>& v, const head_view<T>& out,
+                             const attention_options& options) {
   check_view("attention", q);
   check_view("attention", k);
   check_view("attention", v);
@@ -2668,16 +5090,10 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
   require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
   require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
           q.heads, k.heads);
-  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: scale must be finite and softcap finite and not negative, got ",
-                       options.scale, " and ", options.softcap));
-  if (options.window < 0)
-    ROPE_THROW(std::invalid_argument,
-               message("attention: window must not be negative, got ", options.window));
-  const double scale =
-      options.scale != 0 || q.head_dim == 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.head_dim));
-  return {scale, options.causal, options.window, options.softcap};
+  const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
+  check_options("attention", options, shape);
+  check_magnitudes<arithmetic<T>>("attention", options);
+  return {options, shape};
 }
 
 #define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
@@ -2712,14 +5128,16 @@ attention_rule checked_attention(const head_view<const T>& q, const head_view<co
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 /// (grouped query);
 ///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
+          class Threads = this_thread>
+requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const attention_options& options = {}) {
+               const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
-  const auto rule = detail::checked_attention<T>(q, k, v, out, options);
-  detail::attend<T>(q, k, v, out, rule);
+  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
+  detail::attend(detail::attention_call<T, detail::no_rotation>{q, k, v, out, rules, {}}, threads);
 }
 
 /// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit
@@ -2733,9 +5151,12 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// outside
 ///          the table; out is then unchanged
 /// Cost:    as above, and one pass over q and k
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
+          class Threads = this_thread>
+requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const frequency_table<S>& table, const attention_options& options = {}) {
+               const frequency_table<S>& table, const attention_options& options = {},
+               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
@@ -2743,22 +5164,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   static_assert(
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
-  const auto rule = detail::checked_attention<T>(q, k, v, out, options);
-  // Causal queries before the first key have a negative position and see nothing: they are not rotated.
-  const Index blind = rule.causal ? (std::min)(q.tokens, (std::max)(Index{0}, q.tokens - k.tokens)) : 0;
-  const head_view<const T> seeing = head_view<const T>(q).token_range(blind, q.tokens - blind), keys = k;
-  const detail::contiguous_positions query_positions = {k.tokens - q.tokens + blind}, key_positions = {0};
-  detail::check_rotation<Layout>("attention", seeing, table, query_positions);
-  detail::check_rotation<Layout>("attention", keys, table, key_positions);
-
-  struct rotated_copies {};
-  T* memory = detail::workspace<rotated_copies, T>(q.size() + k.size());
-  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
-  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
-  detail::rotate_all<Layout, false>(seeing, rotated_q.token_range(blind, q.tokens - blind), table,
-                                    query_positions);
-  detail::rotate_all<Layout, false>(keys, rotated_k, table, key_positions);
-  detail::attend<T>(rotated_q, rotated_k, v, out, rule);
+  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
+  detail::check_rotation<Layout>("attention", q, table, detail::known_range{rules.query_range()});
+  detail::check_rotation<Layout>("attention", k, table, detail::known_range{rules.key_range()});
+  detail::attend(detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, v, out, rules, {&table}},
+                 threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
@@ -2768,13 +5178,297 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 
 #endif  // ROPE_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_AXES_HPP
+#define ROPE_AXES_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
+/// pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
+/// vision_axes.hpp and video_axes.hpp name those of released models.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+}
+
+/// The sum of the sections, which are checked: at least one, none negative.
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most)
+      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    sum += pairs;
+  }
+  return sum;
+}
+
+}  // namespace detail
+
+/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
+/// own width, base, scaling or unit.
+///
+///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
+///          video_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  if (blocks.empty())
+    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
+  Index pairs = 0, axes = 0;
+  for (const frequencies& block : blocks) {
+    if (block.attention_factor() != blocks.front().attention_factor())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("axial: all blocks must have the same attention_factor, got ",
+                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(pairs, axes);
+  pairs = axes = 0;
+  for (const frequencies& block : blocks) {
+    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(inv_freq, blocks.front().attention_factor());
+}
+
+/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+///
+///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
+}
+
+/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+///
+///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  std::vector<frequencies> blocks;
+  for (const Index width : widths) blocks.emplace_back(width, base);
+  return axial(blocks);
+}
+
+/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;
+};
+
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     contiguous_sections({16, 24, 24})     // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty or a section negative
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
+  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
+                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
+  return assignment;
+}
+
+/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
+///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
+///          24]) then silently give it fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
+                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
+}
+
+/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
+/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
+/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
+///
+/// \param sections  exactly four; the pairs of an axis may be fewer than its section
+///
+/// Throws:  std::invalid_argument unless there are four sections, none negative
+/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
+inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
+  if (sections.size() != 4)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
+                        sections.size(), " of them"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
+  for (Index i = 0; i < pairs; ++i)
+    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
+  return assignment;
+}
+
+/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
+///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+/// arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+///
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
+///
+///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
+///
+/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
+/// of the schedule itself (tests/rope/axes.test.cpp): text that follows images decodes with one axis.
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
+                               " pairs of the schedule, got ", axis_of_pair.size()));
+  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
+                                                        "), got ", axis, " for pair ", i));
+    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
+  }
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+/// One schedule, each pair along its own direction in the space of coordinates.
+///
+///     inv_freq(i, a) = f_i * directions(i, a)
+///
+/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
+template <class Derived>
+frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
+  using scalar = typename Derived::Scalar;
+  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                "along_directions: directions are float or double");
+  detail::require_one_axis_schedule("along_directions", schedule);
+  if (directions.rows() != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
+                               directions.rows(), ", ", directions.cols(), "]"));
+  Eigen::ArrayXXd inv_freq = directions.derived().template cast<double>().array();
+  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
+///
+/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
+inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
+  if (first < 0 || first >= schedule.pairs() || step <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
+                                                      ") and step positive, got ", first, " and ", step));
+  Eigen::ArrayXXd inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_AXES_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DESCRIBE_HPP
 #define ROPE_DESCRIBE_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <algorithm>  // std::count, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <numbers>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GROUP_COMPARISON_HPP
+#define ROPE_DETAIL_GROUP_COMPARISON_HPP
+
+#include <algorithm>  // std::max
 #include <cmath>
 #include <cstdio>  // std::snprintf
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -2883,80 +5577,16 @@ struct model_rope {
 
 #endif  // ROPE_MODEL_ROPE_HPP
 
-/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ.
+/// Sentences about where two groups of layers differ.
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
-struct pair_census {
-  Index kept = 0;              // as in the original schedule
-  Index blended = 0;           // slowed by less than the largest divisor
-  Index interpolated = 0;      // slowed by the largest divisor, if at least two pairs share it
-  Index stopped = 0;           // do not turn
-  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0,
-         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
-};
-
-inline pair_census census(const layer_group& group) {
-  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
-  const frequencies original(group.rotary_dim(), group.base);
-  const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
-  pair_census result;
-  bool first = true;
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (inv_freq(i, 0) == 0) continue;
-    const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
-    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
-    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
-    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
-    first = false;
-  }
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (inv_freq(i, 0) == 0)
-      ++result.stopped;
-    else if (std::abs(divisor(i) - 1) <= same)
-      ++result.kept;
-    else if (std::abs(divisor(i) / result.largest_divisor - 1) <= same)
-      ++result.interpolated;
-    else
-      ++result.blended;
-  }
-  if (result.interpolated == 1 && inv_freq.rows() > 1) {
-    result.interpolated = 0;
-    ++result.blended;
-  }
-  return result;
-}
-
 namespace detail {
 
 /// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
 inline std::string digits(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
-}
-
-inline std::string line(const std::string& label, const std::string& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
-
-inline std::string pairs_text(const pair_census& pairs) {
-  std::string text = std::to_string(pairs.kept) + " kept";
-  if (pairs.interpolated > 0) {
-    text += ", " + std::to_string(pairs.blended) + " blended, " + std::to_string(pairs.interpolated) +
-            " interpolated (slowed by " + digits(pairs.largest_divisor) + ")";
-  } else if (pairs.blended > 0) {
-    text += ", " + std::to_string(pairs.blended) + " changed (slowed by up to " +
-            digits(pairs.largest_divisor) + ")";
-  }
-  if (pairs.stopped > 0) text += ", " + std::to_string(pairs.stopped) + " do not turn";
   return text;
 }
 
@@ -2967,67 +5597,6 @@ std::string joined(const List& list) {
   for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
   return text;
 }
-
-}  // namespace detail
-
-/// Every number the group was made of and that was derived from it, one a line.
-inline std::string describe(const layer_group& group) {
-  using detail::digits, detail::line;
-  const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = census(group);
-  const frequencies original(group.rotary_dim(), group.base);
-  std::string text;
-  text += line("layout", name_of(group.layout));
-  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
-                                       " of " + std::to_string(group.head_dim) + " (" +
-                                       std::to_string(group.frequencies.pairs()) + " pairs)");
-  text += line("schedule", group.rule);
-  text += line("base", digits(group.base));
-  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
-  text += line("pairs", detail::pairs_text(pairs));
-  std::string wavelengths =
-      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (pairs.kept < group.frequencies.pairs())
-    wavelengths += " (by the base alone: to " +
-                   digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
-  text += line("wavelengths", wavelengths);
-  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
-  std::string multiplier = digits(group.softmax_multiplier);
-  if (group.softmax_multiplier != 1)
-    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
-                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
-  text += line("softmax multiplier", multiplier);
-  if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", detail::joined(group.mrope_sections) +
-                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
-                                        "; text turns as with one axis");
-  return text;
-}
-
-/// The whole model: what holds for all layers, each group, and the warnings.
-inline std::string describe(const model_rope& model) {
-  using detail::digits, detail::line;
-  std::string text = model.architecture + " (" + model.source + ")\n";
-  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
-  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
-  if (model.query_heads > 0)
-    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
-                              std::to_string(model.key_heads) + " for keys");
-  if (!model.layers_without_rope.empty())
-    text += line("layers without rotation", detail::joined(model.layers_without_rope));
-  for (const layer_group& group : model.groups) {
-    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
-    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
-    if (count > 0)
-      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
-    text += "\n" + describe(group);
-  }
-  if (!model.warnings.empty()) text += "\nnotes\n";
-  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
-  return text;
-}
-
-namespace detail {
 
 /// Collects the differences of one group, each with both numbers.
 struct group_comparison {
@@ -3082,6 +5651,188 @@ struct group_comparison {
 };
 
 }  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GROUP_COMPARISON_HPP
+
+/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
+/// differ.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a rule did to a pair.
+enum class pair_change {
+  kept,          // as in the original schedule
+  blended,       // slowed by less than the largest divisor
+  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  stopped        // does not turn
+};
+
+/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+struct pair_census {
+  std::vector<pair_change> changes = {};  // [pairs]
+  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
+  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0,
+         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
+};
+
+inline pair_census census(const layer_group& group) {
+  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  const frequencies original(group.rotary_dim(), group.base);
+  const auto& inv_freq = group.frequencies.inv_freq();
+  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
+  pair_census result;
+  bool first = true;
+  for (Index i = 0; i < inv_freq.rows(); ++i) {
+    if (inv_freq(i, 0) == 0) continue;
+    const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
+    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
+    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
+    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
+    first = false;
+  }
+  for (Index i = 0; i < inv_freq.rows(); ++i)
+    result.changes.push_back(inv_freq(i, 0) == 0                ? pair_change::stopped
+                             : std::abs(divisor(i) - 1) <= same ? pair_change::kept
+                             : std::abs(divisor(i) / result.largest_divisor - 1) <= same
+                                 ? pair_change::interpolated
+                                 : pair_change::blended);
+  const auto count = [&](pair_change change) {
+    return static_cast<Index>(std::count(result.changes.begin(), result.changes.end(), change));
+  };
+  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
+                 pair_change::blended);
+  result.kept = count(pair_change::kept);
+  result.blended = count(pair_change::blended);
+  result.interpolated = count(pair_change::interpolated);
+  result.stopped = count(pair_change::stopped);
+  return result;
+}
+
+namespace detail {
+
+inline std::string line(const std::string& label, const std::string& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+
+/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
+                            const std::string& what) {
+  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
+  std::string text = std::to_string(count) + " " + what;
+  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
+  const Index begin = first - pairs.changes.begin();
+  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
+}
+
+inline std::string pairs_text(const pair_census& pairs) {
+  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                             digits(pairs.largest_divisor) + ")";
+  std::string text;
+  const auto add = [&](pair_change change, Index count, const std::string& what) {
+    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
+  };
+  add(pair_change::kept, pairs.kept, "kept");
+  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
+  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
+  add(pair_change::stopped, pairs.stopped, "do not turn");
+  return text;
+}
+
+/// How far a query of this group looks back, in tokens.
+struct view_distance {
+  double tokens = 0;  // 0: unknown
+  const char* name = "";
+};
+
+inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
+    return {model.sliding_window, "the sliding window"};
+  return {model.max_position, "the longest context"};
+}
+
+inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+  if (pairs.longest_wavelength == 0) return "no pair turns";
+  std::string text =
+      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
+  if (pairs.kept < group.frequencies.pairs()) {
+    const frequencies original(group.rotary_dim(), group.base);
+    text += " (by the base alone: to " +
+            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+  }
+  return text;
+}
+
+inline std::string describe_group(const layer_group& group, const view_distance& distance) {
+  const Index last = group.first_channel + group.rotary_dim() - 1;
+  const pair_census pairs = census(group);
+  std::string text;
+  text += line("layout", name_of(group.layout));
+  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
+                                       " of " + std::to_string(group.head_dim) + " (" +
+                                       std::to_string(group.frequencies.pairs()) + " pairs)");
+  text += line("schedule", group.rule);
+  text += line("base", digits(group.base));
+  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
+  text += line("pairs", pairs_text(pairs));
+  text += line("wavelengths", wavelengths_text(group, pairs));
+  if (distance.tokens > 0) {
+    const Index complete =
+        (group.frequencies.inv_freq().col(0).abs() >= 2 * std::numbers::pi / distance.tokens).count();
+    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
+                                   " pairs make one within " + distance.name);
+  }
+  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
+  std::string multiplier = digits(group.softmax_multiplier);
+  if (group.softmax_multiplier != 1)
+    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
+                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
+  text += line("softmax multiplier", multiplier);
+  if (!group.mrope_sections.empty())
+    text += line("M-RoPE sections", joined(group.mrope_sections) +
+                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
+                                        "; text turns as with one axis");
+  const std::string window = group.first_channel == 0 ? ""
+                                                      : ".channels(" + std::to_string(group.first_channel) +
+                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  text += line("to rotate heads",
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  return text;
+}
+
+}  // namespace detail
+
+/// Every number the group was made of and that was derived from it, one a line.
+inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
+
+/// The whole model: what holds for all layers, each group, and the warnings.
+inline std::string describe(const model_rope& model) {
+  using detail::digits, detail::line;
+  std::string text = model.architecture + " (" + model.source + ")\n";
+  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
+  if (model.query_heads > 0)
+    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
+                              std::to_string(model.key_heads) + " for keys");
+  if (!model.layers_without_rope.empty())
+    text += line("layers without rotation", detail::joined(model.layers_without_rope));
+  for (const layer_group& group : model.groups) {
+    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
+    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
+    if (count > 0)
+      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
+    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+  }
+  if (!model.warnings.empty()) text += "\nnotes\n";
+  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
+  return text;
+}
 
 /// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
 /// sentence each, with both numbers. Empty if they rotate alike.
@@ -3096,6 +5847,18 @@ inline std::vector<std::string> compare(const model_rope& a, const model_rope& b
   };
   missing(a, b);
   missing(b, a);
+  const auto without = [](const model_rope& model) {
+    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
+  };
+  if (a.layers_without_rope != b.layers_without_rope)
+    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
+                    " in " + b.source);
+  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
+    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
+                      " and " + b.layers[i] + " in " + b.source);
+      break;
+    }
   for (const layer_group& x : a.groups)
     for (const layer_group& y : b.groups) {
       if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
@@ -3125,12 +5888,677 @@ inline std::vector<std::string> compare(const model_rope& a, const model_rope& b
 
 #endif  // ROPE_DESCRIBE_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_FOURIER_HPP
+#define ROPE_FOURIER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GIVEN_ENTRIES_HPP
+#define ROPE_DETAIL_GIVEN_ENTRIES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// The door for tables whose entries do not come from frequencies.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
+/// inverse are normal numbers of S and the square of the radius is one of double.
+template <class S>
+inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
+
+/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
+template <class S>
+S entry_of(double value) {
+  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
+  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
+}
+
+/// The one way to make a frequency_table from anything but frequencies.
+struct given_entries {
+  /// `write(r, cos, sin)` writes row r, [pairs] each.
+  ///
+  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
+  ///
+  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
+  ///          finite or the radius of a pair is out of range
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
+                                  Index rows, const WriteRow& write) {
+    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+      ROPE_THROW(std::length_error,
+                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
+    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    table.given_ = true;
+    table.by_position_ = false;
+    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
+    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    const Index pairs = origin.pairs();
+    for (Index r = 0; r < rows; ++r) {
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
+      write(r, cos, cos + pairs);
+      for (Index i = 0; i < pairs; ++i) {
+        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+        constexpr double largest = largest_radius<S>;
+        if (!is_finite(c) || !is_finite(s) || std::abs(c) > largest || std::abs(s) > largest ||
+            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
+          ROPE_THROW(
+              std::invalid_argument,
+              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
+                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
+        if (c != 1 || s != 0) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        table.fingerprint_ =
+            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
+      }
+    }
+    return table;
+  }
+
+  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
+  static frequencies origin(Index pairs, double attention_factor) {
+    return frequencies::custom(Eigen::ArrayXd::Zero(pairs), attention_factor);
+  }
+};
+
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
+template <class Derived>
+inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
+                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
+
+template <class Cos, class Sin>
+void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
+  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
+                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GIVEN_ENTRIES_HPP
+
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
+/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
+/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
+///
+/// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
+/// keep a fixed number instead (vLLM's num_inv_freq), take
+/// frequencies::custom(schedule.inv_freq().topRows(count)).
+///
+/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
+///          frequency is kept
+inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
+  if (!detail::is_finite(max_position) || max_position <= 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
+  std::vector<double> kept;
+  for (const double inv_freq : schedule.inv_freq().reshaped())
+    if (inv_freq > 2 * std::numbers::pi / max_position) kept.push_back(inv_freq);
+  if (kept.empty())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
+                               max_position));
+  return frequencies::custom(Eigen::Map<const Eigen::ArrayXd>(kept.data(), static_cast<Index>(kept.size())),
+                             schedule.attention_factor());
+}
+
+/// The table of one head's mixture, for positions first .. last - 1.
+///
+///     cos(p)[d] = m sum_j cos(p f_j) cos_mix(j, d)
+///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
+///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
+///
+/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
+/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
+/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param kept              f [kept], on one axis, and m
+/// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
+/// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
+///
+/// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
+/// not fit,
+///            a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it has no
+///            inverse
+/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
+/// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
+///            mixture becomes (u - v, v + u)
+template <class S = float, class CosMix, class SinMix>
+frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
+                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
+                                 std::int64_t last) {
+  static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
+                "fourier_table: mixtures are float or double");
+  const Eigen::ArrayXXd to_cos = cos_mix.derived().template cast<double>().array(),
+                        to_sin = sin_mix.derived().template cast<double>().array();
+  const Index count = kept.pairs(), mixed = to_cos.cols();
+  detail::check_same_shape("fourier_table", to_cos, to_sin);
+  if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
+                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
+                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
+  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
+  const double m = kept.attention_factor();
+  std::vector<phase> step(static_cast<std::size_t>(count)), now(step.size());
+  for (std::size_t j = 0; j < step.size(); ++j) {
+    step[j] = phase_of(kept.inv_freq()(static_cast<Index>(j), 0));
+    now[j] = step[j] * first;
+  }
+  Eigen::ArrayXd cos(count), sin(count);
+  return detail::given_entries::table<S>(
+      "fourier_table", detail::given_entries::origin(pairs, m), first, static_cast<Index>(last - first),
+      [&](Index /*r*/, S* cos_row, S* sin_row) {
+        for (std::size_t j = 0; j < step.size(); ++j) {
+          const cos_sin value = cos_sin_of<double>(now[j]);
+          cos(static_cast<Index>(j)) = value.cos;
+          sin(static_cast<Index>(j)) = value.sin;
+          now[j] = now[j] + step[j];
+        }
+        for (Index d = 0; d < pairs; ++d) {
+          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
+          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
+        }
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FOURIER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_GIVEN_TABLE_HPP
+#define ROPE_GIVEN_TABLE_HPP
+
+#include <algorithm>  // std::nth_element
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+
+/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
+/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
+/// another has other angles, or twice the pairs.
+enum class table_form {
+  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
+  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
+  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
+};
+
+namespace detail {
+
+/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
+/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
+/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
+/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
+/// where m was applied in 16 bits.
+template <class E>
+inline constexpr double radius_tolerance = std::is_same_v<E, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<E, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<E, Eigen::half> ? 8 * 0x1p-11
+                                                                            : 8 * 0x1p-8;
+
+/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
+template <class Matrix>
+Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
+  const bool twice = form != table_form::half_width;
+  const Index pairs = twice ? x.cols() / 2 : x.cols();
+  if (pairs == 0 || (twice && x.cols() % 2 != 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
+                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
+  for (Index r = 0; r < x.rows(); ++r)
+    for (Index c = 0; c < x.cols(); ++c) {
+      const auto value = static_cast<double>(x(r, c));
+      if (!is_finite(value))
+        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
+                                                  " at row ", r, ", column ", c));
+      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
+      const Index copy = form == table_form::repeated ? 2 * pair : pair;
+      if (value != static_cast<double>(x(r, copy)))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the two copies of ", name, " must agree in the ",
+                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
+    }
+  return pairs;
+}
+
+/// The column of pair i, the first where there are two.
+constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+
+inline double checked_angle(const char* function, double angle, Index r, Index i) {
+  if (!is_finite(angle) || std::abs(angle) >= 0x1p64)
+    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
+                                              angle, " at row ", r, ", column ", i));
+  return angle;
+}
+
+/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
+template <class E, class Cos, class Sin>
+double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
+  if (cos.rows() == 0) return 1;
+  const auto square = [&](Index r, Index i) {
+    const auto c = static_cast<double>(cos(r, column(form, i))),
+               s = static_cast<double>(sin(r, column(form, i)));
+    return c * c + s * s;
+  };
+  std::vector<double> squares;
+  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
+  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
+  std::nth_element(squares.begin(), middle, squares.end());
+  const double common = *middle;
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i)
+      if (std::abs(square(r, i) - common) > radius_tolerance<E> * common)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                           " within a factor of ", radius_tolerance<E>, ", got ", square(r, i), " at row ", r,
+                           ", pair ", i));
+  return std::abs(common - 1) <= radius_tolerance<E> ? 1 : common;
+}
+
+}  // namespace detail
+
+/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+///
+///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+///
+/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
+/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+///
+/// \tparam S                 float or double: the type of a table entry
+/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
+/// \param  attention_factor  m, finite and positive
+///
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
+///            copies of a wide form differ
+/// Accuracy:  an entry is the correctly rounded cos or sin of the given angle, as in every frequency_table
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
+///            Transformer Engine's return are such angles, in the repeated and the concatenated form
+template <class S = float, class Derived>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
+                                   std::int64_t first = 0, double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived>,
+                "table_of_angles: angles are float or double; 16-bit types lose them");
+  const auto& values = angles.derived().eval();
+  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
+  std::vector<phase> phases(static_cast<std::size_t>(pairs));
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index i = 0; i < pairs; ++i)
+          phases[static_cast<std::size_t>(i)] = phase_of(detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i));
+        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
+      });
+}
+
+/// The table of learned rotations that each turn several pairs, by a range of speeds.
+///
+///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+/// \param rotations  Eigen expression [rows, rotations], radians
+/// \param ranges     vector [ranges]
+///
+/// Throws:    as above, also for a range
+/// Accuracy:  as above; the product is exact
+/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
+template <class S = float, class Derived, class Ranges>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
+                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
+                                   double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
+                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
+  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
+  const auto& turns = rotations.derived().eval();
+  const auto& speeds = ranges.derived().eval();
+  const Index count = speeds.size(), pairs = turns.cols() * count;
+  if (pairs == 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
+                        turns.rows(), ", ", turns.cols(), "] and ", count));
+  for (Index f = 0; f < count; ++f)
+    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+  std::vector<phase> phases(static_cast<std::size_t>(pairs));
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index a = 0; a < turns.cols(); ++a) {
+          const double turn =
+              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+          for (Index f = 0; f < count; ++f)
+            phases[static_cast<std::size_t>(a * count + f)] = phase_of(static_cast<double>(speeds(f)), turn);
+        }
+        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
+      });
+}
+
+/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+///
+/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
+/// exactly 1 where it is 1 to the precision of the entries.
+///
+/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
+/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
+///                  Eigen::half or Eigen::bfloat16
+///
+/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
+/// differ,
+///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
+///          entries; the row and the pair are named
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    table_form form, std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
+                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
+  const auto& c = cos.derived().eval();
+  const auto& s = sin.derived().eval();
+  detail::check_same_shape("table_of_cos_sin", c, s);
+  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
+  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
+  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  return detail::given_entries::table<S>(
+      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
+      [&](Index r, S* cos_row, S* sin_row) {
+        for (Index i = 0; i < pairs; ++i) {
+          const Index column = detail::column(form, i);
+          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
+          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
+        }
+      });
+}
+
+/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
+/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///
+/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
+///            inverse are numbers
+/// Accuracy:  the entries, rounded to S
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
+                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
+  const auto& c = cos.derived().eval();
+  const auto& s = sin.derived().eval();
+  detail::check_same_shape("table_of_entries", c, s);
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
+  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
+                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
+                                           }
+                                         });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_GIVEN_TABLE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_GRID_POSITIONS_HPP
+#define ROPE_GRID_POSITIONS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+
+/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
+/// one row per token, axes in the order (height, width) or (time, height, width).
+///
+///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
+///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
+///
+/// What a builder returns is a plain Eigen array: a shift or scale of one axis is `coordinates.col(axis) +=
+/// shift`, and DINOv3's training augmentations are such an expression too.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Integer coordinates [rows, axes].
+using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
+
+namespace detail {
+
+/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
+inline Index cells(const char* function, const std::vector<Index>& extents) {
+  if (extents.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
+  const Index most =
+      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
+  Index count = 1;
+  bool empty = false;
+  for (const Index extent : extents) {
+    if (extent < 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
+    empty = empty || extent == 0;
+  }
+  if (empty) return 0;
+  for (const Index extent : extents) {
+    if (extent > most / count)
+      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+    count *= extent;
+  }
+  return count;
+}
+
+/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
+template <class Scalar, class At>
+Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> walk_grid(const char* function,
+                                                               const std::vector<Index>& extents,
+                                                               const At& at) {
+  const Index rows = cells(function, extents);
+  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> grid(rows, static_cast<Index>(extents.size()));
+  Index repeat = rows;  // rows for which a coordinate stays
+  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
+    repeat /= extents[a];
+    for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
+  }
+  return grid;
+}
+
+/// A row or column of numbers as a column of double.
+template <class Derived>
+Eigen::ArrayXd column_of(const Eigen::DenseBase<Derived>& list) {
+  if constexpr (Derived::ColsAtCompileTime == 1)
+    return list.derived().template cast<double>().array();
+  else
+    return list.derived().transpose().template cast<double>().array();
+}
+
+inline void require_count(const char* function, Index count) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+}
+
+}  // namespace detail
+
+/// The integer coordinates of a grid in row-major order, the last axis fastest.
+///
+///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
+///
+/// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
+/// \param first    coordinate of the first cell of each axis; empty: 0
+///
+/// Throws:  std::invalid_argument, std::length_error
+inline integer_coordinates grid_positions(const std::vector<Index>& extents,
+                                          const std::vector<std::int64_t>& first = {}) {
+  if (!first.empty() && first.size() != extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
+                                                      extents.size(), ", got ", first.size()));
+  return detail::walk_grid<std::int64_t>("grid_positions", extents, [&](std::size_t a, Index i) {
+    return (first.empty() ? 0 : first[a]) + static_cast<std::int64_t>(i);
+  });
+}
+
+/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
+/// (`meshgrid` with indexing 'ij').
+///
+/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
+///
+/// Throws:  std::length_error
+template <class... Axes>
+Eigen::ArrayXXd grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+  static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
+  static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
+  const Eigen::ArrayXd lists[] = {detail::column_of(axes)...};
+  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
+                                   [&](std::size_t a, Index i) { return lists[a](i); });
+}
+
+/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
+/// per model serves images of every size.
+///
+///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
+///
+///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
+///
+/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if the table's grid is
+/// smaller Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
+inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
+                                          const std::vector<Index>& table_extents) {
+  if (extents.size() != table_extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
+                                                      extents.size(), " and ", table_extents.size()));
+  for (std::size_t a = 0; a < extents.size(); ++a)
+    if (extents[a] > table_extents[a])
+      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
+                                                    table_extents[a], " cells, got ", extents[a]));
+  detail::cells("grid_ids", table_extents);
+  const integer_coordinates grid = grid_positions(extents);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
+  for (Index r = 0; r < grid.rows(); ++r)
+    for (std::size_t a = 0; a < extents.size(); ++a) {
+      std::int64_t& id = ids[static_cast<std::size_t>(r)];
+      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
+    }
+  return ids;
+}
+
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
+///
+/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
+inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last = 1) {
+  detail::require_count("evenly_spaced", count);
+  Eigen::ArrayXd axis(count);
+  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
+  for (Index i = 0; i < count; ++i)
+    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
+                            : last - step * static_cast<double>(count - 1 - i);
+  return axis;
+}
+
+/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
+///
+/// Source:  the resized grids of CogVideoX; with (0, reference_extent), timm's `ref_feat_shape`
+inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_before", count);
+  Eigen::ArrayXd axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
+  return axis;
+}
+
+/// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
+///
+/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
+inline Eigen::ArrayXd cell_centres(Index count, double low, double high) {
+  detail::require_count("cell_centres", count);
+  Eigen::ArrayXd axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
+  return axis;
+}
+
+/// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
+///
+/// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
+inline std::int64_t centred_first(Index count) {
+  detail::require_count("centred_first", count);
+  return -static_cast<std::int64_t>(count - count / 2);
+}
+
+/// What the centres of patches are divided by before they are mapped to [-1, 1].
+enum class patch_normalisation {
+  separate,  // height by height, width by width: the image fills the square
+  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
+  smallest   // both by the smaller extent
+};
+
+/// The centres of patches, [height * width, 2], row-major.
+///
+///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
+inline Eigen::ArrayXXd patch_centres(Index height, Index width, patch_normalisation normalisation) {
+  const std::vector<Index> extents = {height, width};
+  const Index larger = height > width ? height : width, smaller = height > width ? width : height;
+  return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
+    const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
+                         : normalisation == patch_normalisation::largest ? larger
+                                                                         : smaller;
+    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
+  });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_GRID_POSITIONS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_IMPORT_GGUF_HPP
 #define ROPE_IMPORT_GGUF_HPP
 
-#include <cmath>
 #include <concepts>  // std::convertible_to
-#include <initializer_list>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -3175,7 +6603,8 @@ inline std::optional<pairing> hugging_face_layout(std::string_view architecture)
       " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
       "gptj kimik2 llama4 ";
   constexpr std::string_view half_split_names =
-      " apertus arcee baichuan bitnet dbrx exaone4 falcon gemma gemma2 gemma3 gemma3n gemma4 glm4moe "
+      " apertus arcee baichuan bitnet dbrx exaone4 exaone45 exaonemoe falcon gemma gemma2 gemma3 gemma3n "
+      "gemma4 glm4moe "
       "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
       "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
       "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
@@ -3217,12 +6646,21 @@ struct architecture_defaults {
   Index full_every = 0,
         full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
   Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
+  bool full_rotate = true;  // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;
 };
 
 inline architecture_defaults defaults_of(std::string_view architecture) {
   constexpr architecture_defaults table[] = {
       {.architecture = "chatglm", .partial_rotary_factor = 0.5},
-      {.architecture = "cohere2", .full_every = 4, .full_offset = 3},
+      {.architecture = "cohere2",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2", .head_dim = 256},
       {.architecture = "gemma3",
@@ -3285,14 +6723,14 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
-/// Restarts with base b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower while
-/// pair 0 keeps its speed.
+/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
+/// while pair 0 keeps its speed.
 inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
   if (schedule.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
                message(rule, ": rotary_dim must be at least 4, got ", schedule.rotary_dim));
   const auto d = static_cast<long double>(schedule.rotary_dim);
-  schedule.restart(schedule.base * std::pow(factor, d / (d - 2)));
+  schedule.multiply_base(std::pow(factor, d / (d - 2)));
 }
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
@@ -3557,8 +6995,7 @@ struct proportional_scaling {
 #include <vector>
 
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Those that change every f_i on its own
-/// (pair_factor_scaling, resonance_scaling, clipped_scaling) also make sense after another rule:
+/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule:
 ///
 ///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
 
@@ -3611,7 +7048,7 @@ struct mixed_ntk_scaling {
                           "mixed_ntk_scaling: factor must be at least 1", factor);
     const long double s = factor, pairs = static_cast<long double>(schedule.inv_freq.size());
     if (!mixed_b) {
-      schedule.restart(schedule.base * s);
+      schedule.multiply_base(s);
       schedule.inv_freq /= std::pow(s, 1 / pairs);
       return;
     }
@@ -3778,10 +7215,13 @@ inline void record(named_numbers& numbers, const longrope_scaling& rule, const s
 }
 
 inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
-  numbers.insert(numbers.end(), {{"factor", rule.factor},
-                                 {"low_freq_factor", rule.low_freq_factor},
-                                 {"high_freq_factor", rule.high_freq_factor},
-                                 {"original_max_position", rule.original_max_position}});
+  numbers.insert(numbers.end(),
+                 {{"factor", rule.factor},
+                  {"low_freq_factor", rule.low_freq_factor},
+                  {"high_freq_factor", rule.high_freq_factor},
+                  {"original_max_position", rule.original_max_position},
+                  {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                  {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
 }
 
 inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
@@ -3807,6 +7247,215 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_DERIVE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GGUF_LAYERS_HPP
+#define ROPE_DETAIL_GGUF_LAYERS_HPP
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GGUF_READER_HPP
+#define ROPE_DETAIL_GGUF_READER_HPP
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_NUMBER_RULE_HPP
+#define ROPE_DETAIL_NUMBER_RULE_HPP
+
+#include <cmath>  // std::floor
+#include <string>
+
+
+/// The ranges of the numbers in model files, and the error for a number outside of its range.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
+struct number_rule {
+  bool (*holds)(double);
+  const char* words;
+};
+
+namespace range {
+
+inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
+inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
+inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
+inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
+inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
+inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
+inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
+/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+inline constexpr double most = 0x1p20;
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && std::floor(x) == x; },
+                                   "must be a positive whole number up to 1048576"};
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && std::floor(x) == x; },
+                                   "must be a whole number, not negative and up to 1048576"};
+
+}  // namespace range
+
+/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
+/// the key.
+inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
+  if (!is_finite(value) || !rule.holds(value))
+    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
+  return value;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_NUMBER_RULE_HPP
+
+/// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
+/// error names the key.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class L>
+class gguf_reader {
+ public:
+  explicit gguf_reader(const L& lookup)
+      : lookup_(lookup),
+        architecture_(required(lookup.text("general.architecture"), "general.architecture")) {}
+
+  const std::string& architecture() const { return architecture_; }
+  std::string key(const std::string& name) const { return architecture_ + "." + name; }
+
+  std::optional<double> number(const std::string& name, const number_rule& rule) const {
+    const std::string full = key(name);
+    const std::optional<double> value = lookup_.number(full);
+    if (value) return checked(*value, rule, "import_gguf", full);
+    if (lookup_.text(full)) refuse(full, "must be a number");
+    return {};
+  }
+  double required_number(const std::string& name, const number_rule& rule) const {
+    return required(number(name, rule), key(name));
+  }
+
+  std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
+    return list(key(name), rule);
+  }
+  /// A tensor, whose name has no architecture in front.
+  std::optional<std::vector<double>> tensor(const std::string& name) const {
+    return list(name, range::positive);
+  }
+
+  std::string text(const std::string& name, const char* otherwise) const {
+    return lookup_.text(key(name)).value_or(otherwise);
+  }
+
+  /// A number for the whole model, or the first of one number per layer; 0 if there is neither.
+  Index heads(const std::string& name) const {
+    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
+    const auto per_layer = numbers(name, range::whole);
+    return per_layer && !per_layer->empty() ? static_cast<Index>(per_layer->front()) : 0;
+  }
+
+  /// Throws: the key, a rule and the value that breaks it.
+  static void refuse(const std::string& key, const std::string& rule) {
+    ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " ", rule.c_str()));
+  }
+  template <class T>
+  static T required(std::optional<T> value, const std::string& key) {
+    if (!value) refuse(key, "is missing");
+    return *std::move(value);
+  }
+
+ private:
+  std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
+    std::optional<std::vector<double>> values = lookup_.numbers(full);
+    if (values)
+      for (const double value : *values) checked(value, rule, "import_gguf", full);
+    return values;
+  }
+
+  const L& lookup_;
+  std::string architecture_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GGUF_READER_HPP
+
+/// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
+/// an architecture. Source: llama.cpp, load_hparams of each architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Every so many layers the last one attends fully and the others slide; 0: not fixed.
+inline Index gguf_full_every(std::string_view architecture, Index layers) {
+  if (architecture == "gemma3") return 6;
+  if (architecture == "gemma3n") return 5;
+  if (architecture == "cohere2" || architecture == "llama4") return 4;
+  if (architecture == "exaone4" && layers == 64) return 4;  // the smaller model has no sliding layers
+  return 0;
+}
+
+/// One entry per layer, whether it slides; empty if that is not known, or if none does.
+template <class L>
+std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers) {
+  constexpr const char* name = "attention.sliding_window_pattern";
+  std::vector<bool> sliding;
+  if (const auto given = reader.numbers(name, range::zero_or_one)) {
+    if (layers > 0 && static_cast<Index>(given->size()) != layers)
+      reader.refuse(reader.key(name), "must have block_count values, " + std::to_string(layers) + ", got " +
+                                          std::to_string(given->size()));
+    for (const double slides : *given) sliding.push_back(slides != 0);
+    return sliding;
+  }
+  const auto every = reader.number(name, range::count);
+  const Index period = every ? static_cast<Index>(*every) : gguf_full_every(reader.architecture(), layers);
+  if (period == 0 || reader.number("attention.sliding_window", range::not_negative) == 0.0) return sliding;
+  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period < period - 1);
+  return sliding;
+}
+
+/// The layers that do not rotate, in increasing order.
+template <class L>
+std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index layers,
+                                            const std::vector<bool>& sliding) {
+  const std::string_view architecture = reader.architecture();
+  std::vector<Index> without;
+  if (architecture == "smollm3")
+    for (Index i = 3; i < layers; i += 4) without.push_back(i);
+  if (architecture == "llama4" || architecture == "cohere2" || architecture == "exaone4")
+    for (std::size_t i = 0; i < sliding.size(); ++i)
+      if (!sliding[i]) without.push_back(static_cast<Index>(i));
+  return without;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GGUF_LAYERS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GGUF_SCHEDULE_HPP
+#define ROPE_DETAIL_GGUF_SCHEDULE_HPP
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_GGML_SCALING_HPP
 #define ROPE_DETAIL_GGML_SCALING_HPP
@@ -3850,60 +7499,114 @@ inline void record(named_numbers& numbers, const magnified_linear& rule, const s
   if (rule.factor != 1) numbers.push_back({"factor", rule.factor});
 }
 
+/// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
+/// turn (Gemma 4).
+struct ggml_pair_factors {
+  pair_factor_scaling divisors;
+
+  void apply(schedule& schedule) const {
+    divisors.apply(schedule);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) schedule.inv_freq(i) = 0;
+  }
+};
+
+inline void record(named_numbers&, const ggml_pair_factors&, const schedule&) {}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_GGML_SCALING_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_NUMBER_RULE_HPP
-#define ROPE_DETAIL_NUMBER_RULE_HPP
 
-#include <cmath>  // std::floor
-#include <string>
-
-
-/// The ranges of the numbers in model files, and the error for a number outside of its range.
+/// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What a number must satisfy, as a test and in words. Every number must be finite beside that.
-struct number_rule {
-  bool (*holds)(double);
-  const char* words;
+/// The layers a schedule is for, and how long they will be.
+struct gguf_layers {
+  Index rotary_dim;
+  double base;
+  bool slides;  // sliding layers are not scaled
+  double max_position, length;
 };
 
-namespace range {
+/// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
+/// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
+template <class L>
+double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_scaling& yarn) {
+  const bool deepseek = reader.architecture() == "deepseek2";
+  const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
+  double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (deepseek) all_dim /= 0.1;
+  const double above = deepseek ? all_dim : 1;
+  yarn.attention_factor = (all_dim == 0 ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  const double softmax = attn_factor * g(all_dim);
+  return deepseek ? softmax * softmax : 1;
+}
 
-inline constexpr number_rule any_number{[](double) { return true; }, "must be finite"};
-inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must not be negative"};
-inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
-inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
-inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
-inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
-inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a positive whole number"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= 0x1p31 && std::floor(x) == x; },
-                                   "must be a whole number, not negative"};
+/// rope_freqs if the file has it, else the list of long or short factors.
+template <class L>
+std::optional<ggml_pair_factors> read_pair_factors(const gguf_reader<L>& reader, const gguf_layers& layers,
+                                                   double original_max_position) {
+  const auto pairs = static_cast<std::size_t>(layers.rotary_dim / 2);
+  const char* by_length =
+      layers.length > original_max_position ? "rope_factors_long.weight" : "rope_factors_short.weight";
+  for (const char* name : {"rope_freqs.weight", by_length}) {
+    std::optional<std::vector<double>> factors = layers.slides ? std::nullopt : reader.tensor(name);
+    if (!factors) continue;
+    if (factors->size() < pairs)
+      reader.refuse(name, "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                              std::to_string(factors->size()));
+    factors->resize(pairs);
+    return ggml_pair_factors{{*std::move(factors)}};
+  }
+  return {};
+}
 
-}  // namespace range
-
-/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
-/// the key.
-inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
-  if (!is_finite(value) || !rule.holds(value))
-    ROPE_THROW(std::invalid_argument, message(function, ": ", key.c_str(), " ", rule.words, ", got ", value));
-  return value;
+template <class L>
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
+  const std::string type = reader.text("rope.scaling.type", "linear");
+  if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
+  auto factor = reader.number("rope.scaling.factor", range::not_negative);
+  if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
+  const bool scaled = !layers.slides && type != "none" && factor.value_or(0) != 0;
+  const double s = scaled ? *factor : 1;
+  const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
+                             reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
+  const double given_ext = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
+  const double ext_factor = layers.slides ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
+  const auto original = reader.number("rope.scaling.original_context_length", range::positive);
+  const double original_max_position = original.value_or(layers.max_position);
+  const auto factors = read_pair_factors(reader, layers, original_max_position);
+  if (ext_factor == 0) {
+    const magnified_linear linear{.factor = s, .magnitude = attn_factor};
+    if (!factors) return derive(s == 1 ? "default" : "linear", layers.rotary_dim, layers.base, linear);
+    const char* name = s == 1 ? "pair factors" : "linear, pair factors";
+    return derive(name, layers.rotary_dim, layers.base, linear, *factors);
+  }
+  if (original_max_position == 0) reader.required_number("context_length", range::positive);
+  weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
+                     .ext_factor = ext_factor};
+  yarn.yarn.beta_fast =
+      reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
+  yarn.yarn.beta_slow =
+      reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
+  const double multiplier = read_magnitude(reader, attn_factor, yarn.yarn);
+  derived result = factors ? derive("yarn, pair factors", layers.rotary_dim, layers.base, yarn, *factors)
+                           : derive("yarn", layers.rotary_dim, layers.base, yarn);
+  result.softmax_multiplier = multiplier;
+  return result;
 }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_NUMBER_RULE_HPP
+#endif  // ROPE_DETAIL_GGUF_SCHEDULE_HPP
 
 /// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
 /// to it.
@@ -3937,97 +7640,147 @@ namespace detail {
 template <class L>
 class gguf_importer {
  public:
-  gguf_importer(const L& lookup, const gguf_options& options) : lookup_(lookup), options_(options) {}
+  gguf_importer(const L& lookup, const gguf_options& options) : reader_(lookup), options_(options) {}
 
   model_rope result() {
-    architecture_ = require(lookup_.text("general.architecture"), "general.architecture");
     model_.source = "GGUF";
-    model_.architecture = architecture_;
+    model_.architecture = reader_.architecture();
     read_layout();
-    model_.max_position = number("context_length", range::positive).value_or(0);
-    model_.sliding_window = number("attention.sliding_window", range::not_negative).value_or(0);
-    model_.query_heads = heads("attention.head_count");
-    model_.key_heads = heads("attention.head_count_kv");
+    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
+    model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
+    model_.query_heads = reader_.heads("attention.head_count");
+    model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    const bool gemma3 = architecture_ == "gemma3" || architecture_ == "gemma3n";
-    const auto base = number("rope.freq_base", range::above_one),
-               base_swa = number("rope.freq_base_swa", range::above_one);
-    const auto dimension_swa = number("rope.dimension_count_swa", range::count);
-    const bool two_types = base_swa || dimension_swa || (gemma3 && model_.sliding_window > 0);
-    add_group(two_types ? "full_attention" : "", "rope.dimension_count", "attention.key_length",
-              base.value_or(10000));
-    if (two_types) {
-      sliding_ = true;
-      add_group("sliding_attention", "rope.dimension_count_swa", "attention.key_length_swa",
-                base_swa.value_or(gemma3 ? 10000 : base.value_or(10000)));
-    }
-    for (const char* name : {"rope.freq_base_per_layer", "rope.dimension_count_per_layer"})
-      if (lookup_.numbers(key(name)))
-        model_.warnings.push_back(key(name) + " is not used; all layers are taken as alike");
-    if (lookup_.number(key("attention.compress_rope_freq_base")))
-      model_.warnings.push_back(key("attention.compress_rope_freq_base") + " is not used");
+    layers_ = static_cast<Index>(reader_.number("block_count", range::count).value_or(0));
+    sliding_ = gguf_sliding_layers(reader_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
+    const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
+    const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
+    if (bases || dimensions)
+      add_groups_of_layers(bases, dimensions);
+    else
+      add_groups_of_types();
+    note_scaling();
+    if (reader_.number("attention.compress_rope_freq_base", range::any_number))
+      model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
   }
 
  private:
-  std::string key(const std::string& name) const { return architecture_ + "." + name; }
-
-  template <class T>
-  T require(std::optional<T> value, const std::string& key) const {
-    if (!value) ROPE_THROW(std::invalid_argument, message("import_gguf: ", key.c_str(), " is missing"));
-    return *std::move(value);
-  }
-
-  std::optional<double> number(const std::string& name, const number_rule& rule) const {
-    const std::string full = key(name);
-    const std::optional<double> value = lookup_.number(full);
-    if (value) return checked(*value, rule, "import_gguf", full);
-    if (lookup_.text(full))
-      ROPE_THROW(std::invalid_argument, message("import_gguf: ", full.c_str(), " must be a number"));
-    return {};
-  }
-
-  /// A number for the whole model, or the first of one number per layer.
-  Index heads(const std::string& name) const {
-    if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
-    const std::optional<std::vector<double>> per_layer = lookup_.numbers(key(name));
-    if (!per_layer || per_layer->empty()) return 0;
-    return static_cast<Index>(checked(per_layer->front(), range::whole, "import_gguf", key(name)));
-  }
-
   void read_layout() {
-    const auto layout = options_.layout ? options_.layout : gguf_layout(architecture_);
+    const auto layout = options_.layout ? options_.layout : gguf_layout(reader_.architecture());
     if (!layout)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: general.architecture is not an architecture whose layout "
-                         "is known; name the layout in the options, got ",
-                         architecture_.c_str()));
+      reader_.refuse("general.architecture",
+                     "is not an architecture whose layout is known; name the layout in the options, got " +
+                         reader_.architecture());
     layout_ = *layout;
   }
 
   /// The first of these keys that is there; else the width of the model over its heads.
-  Index head_dim(std::initializer_list<const char*> keys) const {
-    for (const char* name : keys)
-      if (const auto length = number(name, range::count)) return static_cast<Index>(*length);
-    const double width = require(number("embedding_length", range::count), key("embedding_length"));
-    if (model_.query_heads == 0) require(std::optional<double>(), key("attention.head_count"));
+  Index head_dim(bool slides) const {
+    for (const char* name :
+         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
+          "attention.key_length"})
+      if (const auto length = reader_.number(name, range::count)) return static_cast<Index>(*length);
+    const double width = reader_.required_number("embedding_length", range::count);
+    if (model_.query_heads == 0) reader_.required_number("attention.head_count", range::count);
     return static_cast<Index>(width) / model_.query_heads;
   }
 
-  void add_group(const char* layer_type, const char* dimension_key, const char* length_key, double base) {
-    const Index head = head_dim({"attention.key_length_mla", length_key, "attention.key_length"});
-    auto dimension = number(dimension_key, range::count);
-    if (!dimension && sliding_) dimension = number("rope.dimension_count", range::count);
-    const Index rotary_dim = dimension ? static_cast<Index>(*dimension) : head;
+  bool gemma3() const { return reader_.architecture() == "gemma3" || reader_.architecture() == "gemma3n"; }
+
+  double base_of(bool slides) const {
+    const double base = reader_.number("rope.freq_base", range::above_one).value_or(10000);
+    if (!slides) return base;
+    return reader_.number("rope.freq_base_swa", range::above_one).value_or(gemma3() ? 10000 : base);
+  }
+
+  /// The channels that rotate, and the key that says so.
+  std::pair<Index, const char*> dimension_of(bool slides) const {
+    for (const char* name :
+         {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
+      if (const auto dimension = reader_.number(name, range::count))
+        return {static_cast<Index>(*dimension), name};
+    return {head_dim(slides), "attention.key_length"};
+  }
+
+  /// Full and sliding layers, if they differ.
+  void add_groups_of_types() {
+    const bool two_types = reader_.number("rope.freq_base_swa", range::above_one) ||
+                           reader_.number("rope.dimension_count_swa", range::count) ||
+                           (gemma3() && model_.sliding_window > 0);
+    if (!two_types) return add_group("", false, base_of(false), dimension_of(false));
+    add_group("full_attention", false, base_of(false), dimension_of(false));
+    add_group("sliding_attention", true, base_of(true), dimension_of(true));
+    for (const bool slides : sliding_)
+      model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+
+  /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
+  /// whether they slide.
+  void add_groups_of_layers(const std::optional<std::vector<double>>& bases,
+                            const std::optional<std::vector<double>>& dimensions) {
+    constexpr const char *base_key = "rope.freq_base_per_layer",
+                         *dimension_key = "rope.dimension_count_per_layer";
+    const std::size_t count = bases ? bases->size() : dimensions->size();
+    for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
+      if (*list && ((*list)->size() != count || (layers_ > 0 && static_cast<Index>(count) != layers_)))
+        reader_.refuse(reader_.key(name),
+                       "must have one value per layer, " +
+                           std::to_string(layers_ > 0 ? layers_ : static_cast<Index>(count)) + ", got " +
+                           std::to_string((*list)->size()));
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool slides = i < sliding_.size() && sliding_[i];
+      const double base = bases ? (*bases)[i] : base_of(slides);
+      auto dimension = dimension_of(slides);
+      if (dimensions && (*dimensions)[i] > 0)
+        dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
+      std::string layer_type = "base " + std::to_string(static_cast<long long>(base)) + ", " +
+                               std::to_string(dimension.first) + " channels";
+      if (!sliding_.empty()) layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
+      if (!model_.group(layer_type)) add_group(layer_type, slides, base, dimension);
+      model_.layers.push_back(std::move(layer_type));
+    }
+    name_by_type();
+  }
+
+  /// Groups of which there is one for sliding layers and one for the others need no longer name.
+  void name_by_type() {
+    for (const std::string type : {"full_attention", "sliding_attention"}) {
+      Index of_type = 0;
+      for (const layer_group& group : model_.groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
+      if (of_type != 1) continue;
+      for (layer_group& group : model_.groups)
+        if (group.layer_type.starts_with(type)) group.layer_type = type;
+      for (std::string& layer : model_.layers)
+        if (layer.starts_with(type)) layer = type;
+    }
+  }
+
+  /// llama.cpp decides for each architecture whether sliding layers are scaled; that of Gemma is known.
+  void note_scaling() {
+    if (model_.groups.size() < 2 || reader_.architecture().starts_with("gemma")) return;
+    for (const layer_group& group : model_.groups)
+      if (group.rule != "default") {
+        const char* which = sliding_.empty() && !model_.layers.empty()
+                                ? " is applied to every layer; which of them slide is not known"
+                                : " is not applied to sliding layers; whether it should be is not known";
+        return model_.warnings.push_back(reader_.key("rope.scaling") + which);
+      }
+  }
+
+  void add_group(const std::string& layer_type, bool slides, double base,
+                 const std::pair<Index, const char*>& dimension) {
+    const Index head = head_dim(slides), rotary_dim = dimension.first;
     if (rotary_dim % 2 != 0 || rotary_dim > head)
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", key(dimension_key).c_str(),
-                         " must be even and not above the head, ", head, ", got ", rotary_dim));
-    derived rule = schedule_of(rotary_dim, base);
+      reader_.refuse(reader_.key(dimension.second), "must be even and not above the head, " +
+                                                        std::to_string(head) + ", got " +
+                                                        std::to_string(rotary_dim));
+    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position, options_.length});
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
                       .head_dim = head,
-                      .first_channel = architecture_ == "deepseek2" ? head - rotary_dim : 0,
+                      .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
                       .rule = std::move(rule.rule),
@@ -4037,97 +7790,28 @@ class gguf_importer {
     model_.groups.push_back(std::move(group));
   }
 
-  derived schedule_of(Index rotary_dim, double base) {
-    const std::string type_key = key("rope.scaling.type");
-    const std::string type = lookup_.text(type_key).value_or("linear");
-    if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", type_key.c_str(), " must be none, linear, yarn or longrope, got ",
-                         type.c_str()));
-    auto factor = number("rope.scaling.factor", range::not_negative);
-    if (!factor) factor = number("rope.scale_linear", range::not_negative);
-    const bool scaled = !sliding_ && type != "none" && factor.value_or(0) != 0;
-    const double s = scaled ? *factor : 1;
-    const double attn_factor = number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                               number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
-    const double given_ext = number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
-    const double ext_factor = sliding_ ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
-    const auto original = number("rope.scaling.original_context_length", range::positive);
-    const double original_max_position = original.value_or(model_.max_position);
-    if (ext_factor == 0) {
-      const magnified_linear linear{.factor = s, .magnitude = attn_factor};
-      const char* name = s == 1 ? "default" : "linear";
-      if (const auto factors = pair_factors(rotary_dim / 2, original_max_position))
-        return derive(s == 1 ? "pair factors" : "linear, pair factors", rotary_dim, base, linear, *factors);
-      return derive(name, rotary_dim, base, linear);
-    }
-    if (original_max_position == 0) require(std::optional<double>(), key("context_length"));
-    weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
-                       .ext_factor = ext_factor};
-    yarn.yarn.beta_fast =
-        number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
-    yarn.yarn.beta_slow =
-        number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
-    const double multiplier = read_magnitude(yarn.yarn, attn_factor);
-    const auto factors = pair_factors(rotary_dim / 2, original_max_position);
-    derived result = factors ? derive("yarn, pair factors", rotary_dim, base, yarn, *factors)
-                             : derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = multiplier;
-    return result;
-  }
-
-  /// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
-  /// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
-  double read_magnitude(yarn_scaling& yarn, double attn_factor) const {
-    const bool deepseek = architecture_ == "deepseek2";
-    const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
-    double all_dim = number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-    if (deepseek) all_dim /= 0.1;
-    const double above = deepseek ? all_dim : 1;
-    yarn.attention_factor = (all_dim == 0 ? g(1) : g(above) / g(all_dim)) * attn_factor;
-    const double softmax = attn_factor * g(all_dim);
-    return deepseek ? softmax * softmax : 1;
-  }
-
-  /// rope_freqs if the file has it, else the list of long or short factors.
-  std::optional<pair_factor_scaling> pair_factors(Index pairs, double original_max_position) const {
-    const char* by_length =
-        options_.length > original_max_position ? "rope_factors_long.weight" : "rope_factors_short.weight";
-    for (const char* name : {"rope_freqs.weight", by_length}) {
-      std::optional<std::vector<double>> factors = sliding_ ? std::nullopt : lookup_.numbers(name);
-      if (!factors) continue;
-      if (static_cast<Index>(factors->size()) < pairs)
-        ROPE_THROW(std::invalid_argument, message("import_gguf: ", name, " must have one value per pair, ",
-                                                  pairs, ", got ", factors->size()));
-      factors->resize(static_cast<std::size_t>(pairs));
-      for (const double value : *factors) checked(value, range::positive, "import_gguf", name);
-      return pair_factor_scaling{*std::move(factors)};
-    }
-    return {};
-  }
-
   void add_sections(layer_group& group) const {
-    const std::string name = key("rope.dimension_sections");
-    const std::optional<std::vector<double>> sections = lookup_.numbers(name);
+    constexpr const char* name = "rope.dimension_sections";
+    const auto sections = reader_.numbers(name, range::whole);
     if (!sections) return;
     Index sum = 0;
     for (const double value : *sections) {
-      const auto pairs = static_cast<Index>(checked(value, range::whole, "import_gguf", name));
+      const auto pairs = static_cast<Index>(value);
       sum += pairs;
       if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml fills up with zeros
     }
     if (sum != group.frequencies.pairs())
-      ROPE_THROW(std::invalid_argument,
-                 message("import_gguf: ", name.c_str(), " must add up to the number of pairs, ",
-                         group.frequencies.pairs(), ", got ", sum));
-    group.mrope_interleaved = gguf_interleaves_sections(architecture_);
+      reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
+                                            std::to_string(group.frequencies.pairs()) + ", got " +
+                                            std::to_string(sum));
+    group.mrope_interleaved = gguf_interleaves_sections(reader_.architecture());
   }
 
-  const L& lookup_;
+  gguf_reader<L> reader_;
   const gguf_options& options_;
-  std::string architecture_;
   pairing layout_ = pairing::half_split;
-  bool sliding_ = false;  // the group of the sliding layers is being made: it has no scaling
+  Index layers_ = 0;           // 0: not known
+  std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   model_rope model_ = {};
 };
 
@@ -4164,6 +7848,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -4174,6 +7859,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #define ROPE_DETAIL_JSON_READER_HPP
 
 #include <algorithm>  // std::find
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -4223,6 +7909,14 @@ class json_reader {
     return static_cast<Index>(*value);
   }
 
+  /// The first of several names of one number.
+  std::optional<Index> index_of(std::initializer_list<const char*> keys) {
+    std::optional<Index> first;
+    for (const char* key : keys)
+      if (const auto value = index(key); value && !first) first = value;
+    return first;
+  }
+
   std::optional<bool> boolean(const char* key) {
     const J* value = find(key);
     if (!value) return {};
@@ -4230,6 +7924,15 @@ class json_reader {
     return value->template get<bool>();
   }
 
+  /// Whether the key is there and null, for the few keys where that is a choice.
+  bool is_null(const char* key) const {
+    const std::string name = key;
+    return object_ && object_->contains(name) && object_->at(name).is_null();
+  }
+  bool is_text(const char* key) {
+    const J* value = find(key);
+    return value && value->is_string();
+  }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
     if (!value) return {};
@@ -4353,7 +8056,7 @@ struct head_shape {
 
 template <class J>
 head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
-  const auto heads = text.index("num_attention_heads");
+  const auto heads = text.index_of({"num_attention_heads", "n_head"});  // n_: GPT-J and CodeGen
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim")) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
@@ -4363,7 +8066,7 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
-  const auto hidden_size = text.index("hidden_size");
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -4374,6 +8077,14 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     head_dim = *hidden_size / *heads;
   }
   return {*head_dim, 0, *head_dim, false};
+}
+
+/// Gemma 4 has larger heads in the layers that attend fully.
+template <class J>
+head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head, const std::string& layer_type) {
+  const auto global = text.index("global_head_dim");
+  if (!global || layer_type != "full_attention") return head;
+  return {*global, 0, *global, false};
 }
 
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
@@ -4391,7 +8102,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
     double factor = default_factor;
     for (const auto& [where, name] :
          {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
-          std::pair{&text, "rotary_pct"}})
+          std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}})
       if (const auto value = where->number(name, range::fraction)) {
         factor = *value;
         reader = where;
@@ -4410,24 +8121,33 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 }
 
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
+///
+/// \param slides  whether there is a window for layers to slide
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
-                                        std::optional<Index> layers) {
+                                        std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
     if (layers && static_cast<Index>(given->size()) != *layers)
       text.refuse("layer_types", "must have num_hidden_layers values, " + std::to_string(*layers) + ", got " +
                                      std::to_string(given->size()));
     return *std::move(given);
   }
+  if (!layers || defaults.full_every == 0 || !slides) return {};
+  std::vector<std::string> types;
+  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+    const std::string letters = *text.text("sliding_window_pattern");
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+    return types;
+  }
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
-  if (!layers || defaults.full_every == 0) return {};
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  std::vector<std::string> types;
-  for (Index i = 0; i < *layers; ++i)
-    types.push_back(i % period == full ? "full_attention" : "sliding_attention");
+  for (Index i = 0; i < *layers; ++i) add(i % period == full);
   return types;
 }
 
@@ -4484,9 +8204,10 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   std::string type = given;
   if (type == "su") type = "longrope";
   if (type == "mrope") type = "default";
+  if (type == "deepseek_yarn") type = "yarn";
   if (type == "yarn" && rope.has("short_factor") && rope.has("long_factor")) type = "longrope";
   if (type != given)
-    warnings.push_back(rope.path() + key + " " + given + " is an older name of " + type);
+    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
     warnings.push_back(rope.path() + "type is the older name of rope_type");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
@@ -4513,8 +8234,15 @@ template <class J>
 yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return x == 0 ? otherwise : x; };
-  yarn_scaling yarn{.factor = rope.required_number("factor", range::at_least_one, needed),
-                    .original_max_position = original_max_position(config, rope, needed)};
+  const double original = original_max_position(config, rope, needed);
+  // A factor of null is that of the two lengths.
+  const double factor =
+      rope.is_null("factor")
+          ? checked(config.required_number("max_position_embeddings", range::positive, needed) / original,
+                    range::at_least_one, "import_hugging_face",
+                    "max_position_embeddings / original_max_position_embeddings")
+          : rope.required_number("factor", range::at_least_one, needed);
+  yarn_scaling yarn{.factor = factor, .original_max_position = original};
   yarn.beta_fast = or_default(rope.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
   yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
   yarn.truncate = rope.boolean("truncate").value_or(true);
@@ -4654,14 +8382,13 @@ class hugging_face_importer {
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
-    const std::string architecture = plain_architecture(model_.architecture);
-    defaults_ = defaults_of(architecture);
+    defaults_ = defaults_of(plain_architecture(model_.architecture));
     layout_ = layout_of(text_, model_.architecture, options_.layout);
     head_ = head_shape_of(text_, defaults_);
     add_groups();
-    add_layers(architecture);
+    add_layers();
     for (const std::string& key : text_.unasked())
-      if (key.starts_with("rope_") || key.starts_with("rotary_") || key.starts_with("mrope_"))
+      if (speaks_of_rope(key))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
     return std::move(model_);
   }
@@ -4671,6 +8398,14 @@ class hugging_face_importer {
   static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
     if (const J* text = outer.object("text_config")) return {text, "text_config."};
     return {&config, ""};
+  }
+
+  /// Whether a word of the key is rope, mrope or rotary, as in compress_rope_theta.
+  static bool speaks_of_rope(const std::string& key) {
+    const std::string words = "_" + key + "_";
+    for (const char* word : {"_rope_", "_mrope_", "_rotary_"})
+      if (words.find(word) != std::string::npos) return true;
+    return false;
   }
 
   void add_groups() {
@@ -4709,21 +8444,22 @@ class hugging_face_importer {
   void add_group(const std::string& layer_type, const J* given, const std::string& path,
                  std::optional<double> base_of_type) {
     json_reader<J> rope(given, path);
+    const head_shape head = head_shape_of_type(text_, head_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, base_of_type);
     const Index rotary_dim = type == "proportional"
-                                 ? head_.window
-                                 : rotary_dim_of(text_, rope, head_, defaults_.partial_rotary_factor);
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
     if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
-                      .head_dim = head_.head_dim,
-                      .first_channel = head_.first_channel,
+                      .head_dim = head.head_dim,
+                      .first_channel = head.first_channel,
                       .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head_.latent ? rule.softmax_multiplier : 1,
+                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -4769,18 +8505,23 @@ class hugging_face_importer {
                                        std::to_string(static_cast<Index>(sum)));
   }
 
-  void add_layers(const std::string& architecture) {
-    const auto layers = text_.index("num_hidden_layers");
-    model_.layers = layer_types_of(text_, defaults_, layers);
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
-    if (architecture == "cohere2")  // only its sliding layers rotate
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
-    model_.query_heads = text_.index("num_attention_heads").value_or(0);
-    model_.key_heads = text_.index("num_key_value_heads").value_or(model_.query_heads);
-    model_.max_position = text_.number("max_position_embeddings", range::positive).value_or(0);
+  void add_layers() {
+    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"});
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
+    const bool slides = defaults_.full_rotate ||
+                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
+    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
+    if (!defaults_.full_rotate && slides)
+      for (std::size_t i = 0; i < model_.layers.size(); ++i)
+        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
+    model_.query_heads = text_.index_of({"num_attention_heads", "n_head"}).value_or(0);
+    model_.key_heads =
+        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
+    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
+      if (const auto context = text_.number(key, range::positive); context && model_.max_position == 0)
+        model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
   }
@@ -4826,7 +8567,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 #ifndef ROPE_KV_CACHE_HPP
 #define ROPE_KV_CACHE_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -5051,12 +8792,14 @@ class kv_cache {
         ROPE_THROW(std::invalid_argument,
                    detail::message("kv_cache: extents must not be negative, got [", batch_, ", ", capacity_,
                                    ", ", heads_, ", ", head_dim, "]"));
-      if (extent > 0 && size > (std::numeric_limits<Index>::max)() / extent)
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         ROPE_THROW(std::length_error, detail::message("kv_cache: [", batch_, ", ", capacity_, ", ", heads_,
                                                       ", ", head_dim, "] exceeds the address space"));
-      size *= extent;
+      size *= (std::max)(extent, Index{1});
     }
-    return static_cast<std::size_t>(size) / sizeof(T);
+    const bool empty = batch_ == 0 || capacity_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
   }
 
   /// How the stored keys were rotated; nothing for keys that came rotated.
@@ -5077,6 +8820,361 @@ class kv_cache {
 }  // namespace rope
 
 #endif  // ROPE_KV_CACHE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODEL_AXES_HPP
+#define ROPE_MODEL_AXES_HPP
+
+
+/// From what a checkpoint says about its axes to frequencies that have them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
+/// mrope_sections, or the frequencies as they are if it has none.
+///
+///     const auto prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+///
+/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
+/// ggml_interleaved_sections tells where ggml differs.
+///
+/// Throws:  std::invalid_argument if the sections do not fit
+inline frequencies frequencies_on_axes(const layer_group& group) {
+  if (group.mrope_sections.empty()) return group.frequencies;
+  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
+                                                            : contiguous_sections(group.mrope_sections));
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODEL_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODEL_TABLES_HPP
+#define ROPE_MODEL_TABLES_HPP
+
+#include <algorithm>  // std::find
+#include <concepts>   // std::integral
+#include <cstddef>
+#include <vector>
+
+
+/// The tables of a whole model, held together.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
+/// base of their own.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const model_tables tables(model, 8192);
+///     if (const auto* table = tables.of_layer(layer))  // none: the layer does not rotate
+///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(queries, *table);
+///       });
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads.
+/// Cost:      size() tables, however many layers there are
+template <class S = float>
+class model_tables {
+ public:
+  /// Positions 0 .. count - 1 in every table.
+  ///
+  /// Throws:  as frequency_table does; std::invalid_argument if the model has no group of layers
+  template <std::integral Count>
+  model_tables(const model_rope& model, Count count) : model_tables(model) {
+    build(model, [count](const frequencies& f) { return frequency_table<S>(f, count); });
+  }
+
+  /// Positions first .. last - 1 in every table.
+  template <std::integral First, std::integral Last>
+  model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
+    build(model, [first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
+  }
+
+  /// Number of tables.
+  Index size() const { return static_cast<Index>(tables_.size()); }
+
+  /// The table of a layer, or nullptr if the layer does not rotate. Valid while this object lives.
+  ///
+  /// Throws:  std::out_of_range if the model does not say of which type the layer is
+  const frequency_table<S>* of_layer(Index layer) const {
+    if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return nullptr;
+    if (layer >= 0 && group_of_layer_.empty() && group_types_ == 1) return &tables_[table_of_group_[0]];
+    if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
+        group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
+      ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
+                                                    " rotates; it has ", group_of_layer_.size(), " layers"));
+    return &tables_[table_of_group_[group_of_layer_[static_cast<std::size_t>(layer)]]];
+  }
+
+  /// The table of a group of layers, by its number in model_rope::groups.
+  ///
+  /// Throws:  std::out_of_range
+  const frequency_table<S>& of_group(Index group) const {
+    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
+      ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
+                                                    table_of_group_.size(), "), got ", group));
+    return tables_[table_of_group_[static_cast<std::size_t>(group)]];
+  }
+
+ private:
+  static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
+
+  explicit model_tables(const model_rope& model)
+      : without_(model.layers_without_rope), group_types_(model.groups.size()) {
+    if (model.groups.empty())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("model_tables: the model must have a group of layers"));
+    for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+      const layer_group* group =
+          model.groups.size() == 1 ? &model.groups.front() : model.group(model.layers[layer]);
+      group_of_layer_.push_back(group ? static_cast<std::size_t>(group - model.groups.data()) : unknown);
+    }
+  }
+
+  template <class Make>
+  void build(const model_rope& model, const Make& make) {
+    tables_.reserve(model.groups.size());
+    for (const layer_group& group : model.groups) {
+      const auto& f = group.frequencies;
+      const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
+        return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
+               table.attention_factor() == f.attention_factor();
+      });
+      table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
+      if (alike == tables_.end()) tables_.push_back(make(f));
+    }
+  }
+
+  std::vector<Index> without_;
+  std::size_t group_types_;
+  std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
+  std::vector<std::size_t> table_of_group_;
+  std::vector<frequency_table<S>> tables_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODEL_TABLES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MULTIMODAL_POSITIONS_HPP
+#define ROPE_MULTIMODAL_POSITIONS_HPP
+
+#include <algorithm>  // std::max
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
+/// is at the same position on all axes; the patches of an image share their time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Tokens of text.
+struct text_run {
+  Index tokens;
+};
+
+/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+struct vision_run {
+  Index frames = 1, height = 0, width = 0;
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+
+/// A piece of a prompt.
+using prompt_run = std::variant<text_run, vision_run>;
+
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merged_patches: merge must be positive and divide height and width, got ",
+                               merge, " for ", height, " and ", width));
+  return {frames, height / merge, width / merge, frame_step};
+}
+
+/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+///
+/// \param text_tokens  [frames], tokens of text before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
+                                                      const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
+                               video.frames, ", got ", text_tokens.size()));
+  std::vector<prompt_run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+
+/// Where the tokens of a prompt are, and where generation goes on.
+template <class Scalar>
+struct prompt_positions {
+  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> coordinates;  // [tokens, 3]: time, height, width
+  Scalar next;  // of the first token after the prompt, on all axes
+
+  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
+  /// all axes, so that a one-axis table at this position decodes with the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+
+namespace detail {
+
+/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+inline bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+
+/// Checks every run and returns the number of tokens.
+inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
+  constexpr Index most =
+      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
+  Index total = 0;
+  for (const prompt_run& run : runs) {
+    Index tokens = 0;
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      if (text->tokens < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
+      tokens = text->tokens;
+    } else {
+      const vision_run& vision = *std::get_if<vision_run>(&run);
+      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
+                           ", ", vision.height, ", ", vision.width, "]"));
+      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+        ROPE_THROW(
+            std::invalid_argument,
+            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                    vision.frame_step, " for ", vision.frames, " frames"));
+      tokens = vision.frames;
+      for (const Index extent : {vision.height, vision.width}) {
+        if (extent > 0 && tokens > most / extent)
+          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+        tokens *= extent;
+      }
+    }
+    if (tokens > most - total)
+      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    total += tokens;
+  }
+  return total;
+}
+
+/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
+/// and `after(start, run)` the position that follows the run.
+template <class Scalar, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
+                                     const Place& place, const After& after) {
+  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+  Index token = 0;
+  for (const prompt_run& run : runs) {
+    if (!is_within_2_53(static_cast<double>(prompt.next)))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      for (Index t = 0; t < text->tokens; ++t)
+        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
+      prompt.next += static_cast<Scalar>(text->tokens);
+      continue;
+    }
+    const vision_run& vision = *std::get_if<vision_run>(&run);
+    for (Index frame = 0; frame < vision.frames; ++frame)
+      for (Index row = 0; row < vision.height; ++row)
+        for (Index column = 0; column < vision.width; ++column)
+          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
+    if (vision.frames > 0 && vision.height > 0 && vision.width > 0) prompt.next = after(prompt.next, vision);
+  }
+  return prompt;
+}
+
+}  // namespace detail
+
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts one after the largest position of the run before
+///
+/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
+/// std::out_of_range for a
+///          run that starts above 2^53
+/// Source:  `get_rope_index` of Hugging Face transformers, which truncates frame times as well
+inline prompt_positions<std::int64_t> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                                        std::int64_t start = 0) {
+  const auto time_of = [](Index frame, const vision_run& run) {
+    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
+  };
+  return detail::walk_prompt<std::int64_t>(
+      "qwen_vl_positions", runs, start,
+      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
+        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
+      },
+      [&](std::int64_t first, const vision_run& run) {
+        const std::int64_t last_time = time_of(run.frames - 1, run);
+        return first + (std::max)({last_time, std::int64_t{run.height - 1}, std::int64_t{run.width - 1}}) + 1;
+      });
+}
+
+/// Positions of VideoRoPE: every frame is centred on the diagonal that text runs along.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
+  const auto time_of = [](double first, Index frame, const vision_run& run) {
+    return first + static_cast<double>(frame) * run.frame_step;
+  };
+  return detail::walk_prompt<double>(
+      "video_rope_positions", runs, start,
+      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
+        const double time = time_of(first, frame, run);
+        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
+                                          time + static_cast<double>(column - (run.width - 1) / 2));
+      },
+      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MULTIMODAL_POSITIONS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_PERMUTE_HPP
 #define ROPE_PERMUTE_HPP
@@ -5191,5 +9289,1085 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0) {
 }  // namespace rope
 
 #endif  // ROPE_PERMUTE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POLAR_HPP
+#define ROPE_POLAR_HPP
+
+#include <algorithm>  // std::copy_n, std::max, std::clamp
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <type_traits>
+#include <vector>
+
+
+/// PoPE, polar position embeddings. RoPE turns a pair whose own direction already is an angle, so what a
+/// channel says and where it stands mix in one phase. PoPE makes a channel a magnitude alone, softplus(x) >
+/// 0, and lets the position alone be the phase: a score is a sum of magnitudes times cosines of the distance.
+///
+///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
+///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
+///     q . k = sum_i softplus(q_i) softplus(k_i) cos((p_q - p_k) f_i - b_hi)
+///
+/// A head of n channels becomes n pairs, 2 n channels; the frequencies are those of 2 n rotated channels. The
+/// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
+///
+/// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
+/// embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
+///
+///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
+///
+/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
+/// less
+///            than 2.1e-9: below half an ulp of float
+inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
+/// The frequencies of PoPE: one per channel.
+///
+///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
+///
+/// Throws:  std::invalid_argument unless channels is positive and base is above 1
+inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
+  return frequencies(2 * channels, base);
+}
+
+/// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
+/// 0].
+///
+/// Invariant: immutable.
+class polar_bias {
+ public:
+  /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
+  /// the
+  ///              nearest one inside
+  ///
+  /// Throws:  std::invalid_argument if it is empty or a value is not finite
+  /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
+  template <class Derived>
+  explicit polar_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+    static_assert(
+        std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
+        "polar_bias: phases are float or double");
+    if (heads_ == 0 || channels_ == 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
+                                 ", ", channels_, "]"));
+    const auto& values = bias.derived().eval();
+    for (Index h = 0; h < heads_; ++h)
+      for (Index i = 0; i < channels_; ++i) {
+        const auto value = static_cast<double>(values(h, i));
+        if (!detail::is_finite(value))
+          ROPE_THROW(std::invalid_argument, detail::message("polar_bias: a phase must be finite, got ", value,
+                                                            " at head ", h, ", channel ", i));
+        turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
+      }
+  }
+
+  Index heads() const { return heads_; }
+  Index channels() const { return channels_; }
+  /// cos and sin of the phases of a head, [channels].
+  const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
+
+ private:
+  Index heads_, channels_;
+  std::vector<cos_sin> turns_;  // [heads, channels]
+};
+
+namespace detail {
+
+template <class Layout, class T, class S, class P, class Threads>
+void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+               const polar_bias* bias, const P& positions, const Threads& threads) {
+  const auto source = position_source(positions, out.tokens);
+  check_view("polar", x);
+  check_rotation<Layout>("polar", out, table, source);
+  const Index pairs = table.pairs(), rest = x.head_dim - pairs;
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
+      out.head_dim != x.head_dim + pairs)
+    ROPE_THROW(std::invalid_argument,
+               message("polar: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
+                       " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
+                       out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
+  if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
+    ROPE_THROW(std::invalid_argument, message("polar: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
+                                              "], got [", bias->heads(), ", ", bias->channels(), "]"));
+  const table_view<S> rows = table.view();
+  parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) {
+      const Index b = token / x.tokens, t = token % x.tokens;
+      const S* cos = rows.cos(source(b, t));
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.at(b, t, h);
+        T* to = out.at(b, t, h);
+        const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
+        for (Index i = 0; i < pairs; ++i) {
+          auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+          if (ahead != nullptr) {
+            const cos_sin turn = ahead[i];
+            const double turned = c * turn.cos - s * turn.sin;
+            s = s * turn.cos + c * turn.sin;
+            c = turned;
+          }
+          const double magnitude = softplus(static_cast<double>(in[i]));
+          to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
+          to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
+        }
+        std::copy_n(in + pairs, rest, to + 2 * pairs);
+      }
+    }
+  });
+}
+
+#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                  \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                           \
+                "polar: name the order of the output, polar<interleaved>(...) or polar<half_split>(...)"); \
+  static_assert(                                                                                           \
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                               \
+      "polar: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
+  static_assert(!std::is_const_v<T>, "polar: the output is read-only");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
+  static_assert(parallel_executor<Threads>,                                                                \
+                "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
+                "parallel_for(count, body)")
+
+}  // namespace detail
+
+/// Writes the polar form of the first `pairs` channels of every head; the channels after them are copied
+/// behind.
+///
+///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
+///     out[second(i)] = sin(p)[i] softplus(x[i])
+///     out[2 pairs + j] = x[pairs + j]                    j = 0 .. head_dim - pairs - 1
+///
+/// \tparam Layout     interleaved (c0 s0 c1 s1 ..., PoPE-pytorch) or half_split (c0 c1 .. s0 s1 ...,
+///                    x-transformers); queries and keys need the same one
+/// \param  x          queries or keys [batch, tokens, heads, head_dim]
+/// \param  out        [batch, tokens, heads, head_dim + pairs]
+/// \param  table      of `polar_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  positions  as in `rotate`
+///
+/// Requires:  out shares no element with x
+/// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
+///            position is outside the table; out is then unchanged
+/// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
+///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
+/// Cost:      one exp and one log1p per channel of x; no allocation
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+requires position_form<P>
+void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, nullptr, positions, threads);
+}
+
+/// The same with every phase ahead by the bias of its head: the form of the keys.
+///
+/// \param bias  [heads, pairs]
+///
+/// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+requires position_form<P>
+void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const polar_bias& bias,
+           const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, &bias, positions, threads);
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POLAR_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITION_MAPS_HPP
+#define ROPE_POSITION_MAPS_HPP
+
+#include <algorithm>  // std::min
+#include <concepts>   // std::same_as
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
+/// range a model was trained on, by position ids alone. A rule is a map of distances,
+///
+///     distance(p, k), at which a query at position p meets a key at k <= p,
+///
+/// with the ids whose rotations produce it. Two ways to attend under a rule:
+///
+///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
+///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
+///   - Many queries: rotate them once for each kind of key (near and far, or by chunk) at the ids below,
+///   attend to
+///     every kind apart, and merge the parts by their log-sum-exp.
+///
+/// A table of positions 0 .. p serves both.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
+/// two parts meet at the window.
+///
+///     distance = p - k                                                          p - k < window
+///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
+///
+/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
+/// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
+struct self_extend {
+  std::int64_t group;
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// ReRoPE: no key is farther than `window`.
+///
+///     distance = min(p - k, window)
+///
+/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
+/// Source:  Su 2023, https://github.com/bojone/rerope
+struct rerope {
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
+/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
+/// its own.
+///
+///     key and query, own chunk:   p mod length
+///     query, chunk before:        min((p mod length) + length, chunk_size)
+///     query, earlier chunks:      min(2 length - 1, chunk_size)
+///
+/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
+/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
+/// queries.
+///
+/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size and 0 <= k <= p
+/// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
+///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
+struct dual_chunk {
+  std::int64_t chunk_size;
+  std::int64_t local_size;
+
+  std::int64_t length() const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t query(std::int64_t p) const { return key(p); }
+  std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
+  std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
+  std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
+  std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// A rule of distances: one of those above, or a caller's own type.
+template <class X>
+concept distance_rule = requires(const X& rule, std::int64_t p) {
+  { rule.distance(p, p) } -> std::same_as<std::int64_t>;
+};
+
+/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
+/// them at the distance of the rule.
+///
+///     ids[j] = position - rule.distance(position, first + j)
+///
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key
+template <distance_rule Rule>
+std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
+                                        Index count) {
+  if (count < 0 || first < 0 || count > position + 1 - first)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
+                               count, " from ", first, " on"));
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  for (Index j = 0; j < count; ++j)
+    ids[static_cast<std::size_t>(j)] = position - rule.distance(position, first + j);
+  return ids;
+}
+
+/// The ids map(first), map(first + 1), ... of `count` tokens:
+///
+///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+template <class Map>
+std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("mapped_positions: count must not be negative, got ", count));
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  for (Index t = 0; t < count; ++t) ids[static_cast<std::size_t>(t)] = map(first + t);
+  return ids;
+}
+
+namespace detail {
+
+inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
+  if (k < 0 || k > p)
+    ROPE_THROW(std::invalid_argument,
+               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
+}
+
+}  // namespace detail
+
+inline std::int64_t self_extend::key(std::int64_t k) const {
+  if (group <= 0 || window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
+                                                      group, " and ", window));
+  detail::check_distance("self_extend", k, k);
+  return k / group;
+}
+
+inline std::int64_t self_extend::query(std::int64_t p) const {
+  const std::int64_t grouped = key(p);  // checks the group before it divides
+  return grouped + window - window / group;
+}
+
+inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("self_extend", p, k);
+  const std::int64_t far = query(p) - key(k);
+  return p - k < window ? p - k : far;
+}
+
+inline std::int64_t rerope::key(std::int64_t k) const {
+  if (window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
+  detail::check_distance("rerope", k, k);
+  return 0;
+}
+
+inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
+
+inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("rerope", p, k);
+  return (std::min)(p - k, query(p));
+}
+
+inline std::int64_t dual_chunk::length() const {
+  if (local_size <= 0 || local_size >= chunk_size)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
+                               chunk_size));
+  return chunk_size - local_size;
+}
+
+inline std::int64_t dual_chunk::key(std::int64_t k) const {
+  detail::check_distance("dual_chunk", k, k);
+  return k % length();
+}
+
+inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("dual_chunk", p, k);
+  const std::int64_t chunks = p / length() - k / length();
+  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITION_MAPS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATE_HEADS_HPP
+#define ROPE_ROTATE_HEADS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Everything that can be wrong with any head, found before the first of them is written.
+template <class Layout, class T, class S, class P>
+void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
+                 const P& positions) {
+  if (static_cast<Index>(tables.size()) != x.heads)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
+  const auto source = position_source(positions, x.tokens);
+  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
+}
+
+}  // namespace detail
+
+/// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
+///
+///     std::vector<frequency_table<>> tables;
+///     for (const frequencies& f : frequencies_of_heads) tables.emplace_back(f, grid_positions({height,
+///     width})); rotate_heads<interleaved>(queries, tables);
+///
+/// \param x       [batch, tokens, heads, head_dim]
+/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
+///
+/// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
+/// unchanged Cost:    as rotate, but the table is read once per head instead of once per token
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+                  const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
+                "rotate_heads<half_split>(...)");
+  static_assert(position_form<P>,
+                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  detail::check_heads<Layout>("rotate_heads", x, tables, positions);
+  for (Index h = 0; h < x.heads; ++h)
+    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+}
+
+/// Undoes `rotate_heads` in place, as `unrotate` does.
+///
+/// Throws:  as rotate_heads; x is then unchanged
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+                    const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
+                "unrotate_heads<half_split>(...)");
+  static_assert(position_form<P>,
+                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  detail::check_heads<Layout>("unrotate_heads", x, tables, positions);
+  for (Index h = 0; h < x.heads; ++h)
+    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATE_HEADS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_SOFTMAX_HPP
+#define ROPE_SOFTMAX_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+
+
+/// Softmax over keys that arrive in pieces.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The softmax of one query over every key it has been shown so far.
+///
+///     maximum = max_j s_j,   sum = sum_j exp(s_j - maximum)
+///
+/// so that the attention output is  sum_j exp(s_j - maximum) v_j / sum.  Before the first key `sum` is 0 and
+/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under
+/// -ffast-math.
+///
+/// \tparam A  float or double
+///
+/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
+/// algorithm 3
+template <class A>
+struct softmax_state {
+  A maximum = 0;
+  A sum = 0;
+
+  /// Shows the query more keys: replaces their scores by the weights exp(score - maximum).
+  ///
+  /// \param scores  [keys], at least one; overwritten
+  ///
+  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be
+  /// multiplied
+  template <class Scores>
+  A add(Scores&& scores) {
+    const bool first = sum == 0;
+    const A largest = scores.maxCoeff(), before = maximum;
+    maximum = first ? largest : (std::max)(before, largest);
+    scores = (scores - maximum).exp();
+    const A shrink = first ? A(0) : std::exp(before - maximum);
+    sum = sum * shrink + scores.sum();
+    return shrink;
+  }
+
+  /// Whether any key has been seen.
+  bool empty() const { return sum == 0; }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_SOFTMAX_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TEMPERATURE_HPP
+#define ROPE_TEMPERATURE_HPP
+
+#include <cmath>
+#include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <type_traits>
+
+
+/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
+/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// log-n scaling.
+///
+///     factor(p) = max(1, ln(p + 1) / ln(train_length))
+///
+/// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
+/// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
+struct log_n_temperature {
+  double train_length;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(train_length) || train_length <= 1)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("log_n_temperature: train_length must be finite and above 1, got ", train_length));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_temperature: a position must not be negative, got ", position));
+    const double seen = static_cast<double>(position) + 1;
+    return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
+  }
+};
+
+/// The temperature of the layers of Llama 4 that do not rotate.
+///
+///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///
+/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
+/// not
+///          negative, and p is not negative
+/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
+struct llama4_temperature {
+  double floor_scale = 8192;
+  double attention_scale = 0.1;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
+        attention_scale < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("llama4_temperature: floor_scale must be finite and positive and attention_scale "
+                          "finite and not negative, got ",
+                          floor_scale, " and ", attention_scale));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("llama4_temperature: a position must not be negative, got ", position));
+    return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
+  }
+};
+
+/// A factor for every position: one of those above, or a caller's own function.
+template <class X>
+concept query_temperature = requires(const X& temperature, std::int64_t position) {
+  { temperature(position) } -> std::convertible_to<double>;
+};
+
+/// Multiplies every head of every token by the factor of its position, in place.
+///
+/// \param q            [batch, tokens, heads, head_dim]
+/// \param temperature  one of the above, or a function of the position
+/// \param positions    as in `rotate`
+///
+/// Throws:    std::invalid_argument if a list of positions has the wrong length or the temperature refuses
+/// one, and
+///            what a caller's own function throws; q is then unchanged
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
+/// more
+///            rounding
+/// Cost:      one read and one write of q, and two factors per token
+template <query_temperature Temperature, class T, position_form P = std::int64_t>
+void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
+  static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
+  if constexpr (!std::is_const_v<T>) {
+    using A = detail::arithmetic<T>;
+    const auto source = detail::position_source(positions, q.tokens);
+    source.range("scale_queries", q.batch, q.tokens);
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) {
+        const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
+        if (factor == A(1)) continue;
+        for (Index h = 0; h < q.heads; ++h) {
+          T* channels = q.at(b, t, h);
+          for (Index d = 0; d < q.head_dim; ++d)
+            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
+        }
+      }
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TEMPERATURE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TOKEN_ORDER_HPP
+#define ROPE_TOKEN_ORDER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
+/// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
+/// coordinates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
+///
+/// Throws:  std::out_of_range if there is no such row
+template <class Derived>
+auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
+  Eigen::Array<typename Derived::Scalar, Eigen::Dynamic, Eigen::Dynamic> rows(
+      static_cast<Index>(order.size()), coordinates.cols());
+  for (std::size_t r = 0; r < order.size(); ++r) {
+    if (order[r] < 0 || order[r] >= coordinates.rows())
+      ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
+                                                    coordinates.rows(), "), got ", order[r]));
+    rows.row(static_cast<Index>(r)) = coordinates.derived().row(static_cast<Index>(order[r]));
+  }
+  return rows;
+}
+
+/// The rows of a row-major grid [frames, height, width] in spatial-merge order: the merge x merge patches
+/// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
+/// row-major order.
+///
+///     rows_in_order(grid_positions({height, width}), spatial_merge_order(1, height, width, 2))
+///     // 4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
+///
+/// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
+///
+/// Throws:  std::invalid_argument
+/// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
+inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
+  if (frames < 0 || height < 0 || width < 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("spatial_merge_order: an extent must not be negative, got [", frames, ", ",
+                               height, ", ", width, "]"));
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
+                        merge, " for ", height, " and ", width));
+  std::vector<std::int64_t> order;
+  for (Index t = 0; t < frames; ++t)
+    for (Index block_row = 0; block_row < height; block_row += merge)
+      for (Index block_column = 0; block_column < width; block_column += merge)
+        for (Index row = block_row; row < block_row + merge; ++row)
+          for (Index column = block_column; column < block_column + merge; ++column)
+            order.push_back((t * height + row) * width + column);
+  return order;
+}
+
+/// Coordinates with tokens that do not rotate around them: class and register tokens in front, or, as in
+/// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
+/// every bit as it is.
+///
+/// Throws:  std::invalid_argument if a count is negative
+/// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
+template <class Derived>
+auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
+  if (before < 0 || after < 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
+  using scalar = typename Derived::Scalar;
+  Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic> rows =
+      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(before + coordinates.rows() + after,
+                                                                 coordinates.cols());
+  rows.middleRows(before, coordinates.rows()) = coordinates.derived();
+  return rows;
+}
+
+/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
+///
+/// Throws:  std::invalid_argument if the parts are none or differ in axes
+template <class Scalar>
+Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
+    const std::vector<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic>>& parts) {
+  if (parts.empty())
+    ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
+  Index rows = 0;
+  for (const auto& part : parts) {
+    if (part.cols() != parts.front().cols())
+      ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
+                                                        parts.front().cols(), " and ", part.cols()));
+    rows += part.rows();
+  }
+  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> all(rows, parts.front().cols());
+  rows = 0;
+  for (const auto& part : parts) {
+    all.middleRows(rows, part.rows()) = part;
+    rows += part.rows();
+  }
+  return all;
+}
+
+/// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
+/// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
+///
+///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
+///
+/// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
+/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`: of 16 tokens, rank 0 of 4 holds 0, 1,
+/// 14, 15
+inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
+  if (ranks <= 0 || rank < 0 || rank >= ranks)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("context_parallel_ids: rank must be in [0, ranks), got ", rank, " of ", ranks));
+  if (length < 0 || length % 2 != 0 || length / 2 % ranks != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("context_parallel_ids: the length must be a multiple of 2 * ranks, got ",
+                               length, " for ", ranks, " ranks"));
+  const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
+  std::vector<std::int64_t> ids;
+  ids.reserve(static_cast<std::size_t>(2 * chunk));
+  for (const Index first : {rank * chunk, mirror})
+    for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
+  return ids;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TOKEN_ORDER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_VIDEO_AXES_HPP
+#define ROPE_VIDEO_AXES_HPP
+
+#include <numbers>
+#include <vector>
+
+
+/// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
+/// of grid_positions({frames, height, width}).
+///
+///     model           frequencies                             layout        coordinates
+///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
+///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
+///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
+///     CogVideoX       cogvideox_frequencies(64)               interleaved   evenly_spaced_before
+///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
+///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
+///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads
+///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
+///     Allegro         a table per axis, a window of channels  half_split    grid_positions
+///
+/// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
+/// follows its image at max(height / 2, width / 2) on every axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+///
+///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6
+inline std::vector<Index> video_widths(Index head_dim) {
+  if (head_dim < 6 || head_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
+  const Index space = 2 * (head_dim / 6);
+  return {head_dim - 2 * space, space, space};
+}
+
+/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
+///
+/// Throws:  std::invalid_argument
+/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
+inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
+  return axial_blocks(video_widths(head_dim), base);
+}
+
+/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+///
+/// \param head_dim  positive, a multiple of 16
+///
+/// Throws:  std::invalid_argument
+/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
+inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
+  if (head_dim <= 0 || head_dim % 16 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
+                               head_dim));
+  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
+}
+
+/// What Cosmos stretches each axis by, as ntk_scaling does, for videos larger than those of its training.
+struct cosmos_stretch {
+  double time = 2, height = 1, width = 1;  // each at least 1
+};
+
+/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+///
+///     base_a = base stretch_a^(width_a / (width_a - 2))
+///
+/// \param head_dim  even and at least 12, so that every axis has two pairs
+///
+/// Throws:  std::invalid_argument
+/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
+inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
+                                      double base = 10000.0) {
+  const std::vector<Index> widths = video_widths(head_dim);
+  return axial({frequencies(widths[0], base, ntk_scaling{stretch.time}),
+                frequencies(widths[1], base, ntk_scaling{stretch.height}),
+                frequencies(widths[2], base, ntk_scaling{stretch.width})});
+}
+
+/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
+/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
+///
+///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
+///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///
+/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
+///
+/// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
+///
+/// Throws:  std::invalid_argument
+/// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
+inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
+  if (inner_dim < 6 || inner_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: inner_dim must be even and at least 6, got ", inner_dim));
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
+  const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
+  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(inner_dim / 2, 3);
+  for (Index k = 0; k < count; ++k) {
+    const long double power =
+        k == 0 ? 1 : static_cast<long double>(base) * detail::inverse_power(base, count - 1 - k, count - 1);
+    for (Index axis = 0; axis < 3; ++axis)
+      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
+  }
+  return frequencies::custom(inv_freq);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_VIDEO_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_VISION_AXES_HPP
+#define ROPE_VISION_AXES_HPP
+
+#include <cmath>
+#include <numbers>
+
+
+/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
+/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
+/// grid_positions({height, width}) fits all of them.
+///
+///     model            frequencies                   layout        coordinates
+///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
+///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
+///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
+///     DINOv3           dino_v3_frequencies           half_split    patch_centres, class token first
+///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
+///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
+///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
+///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
+///
+/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
+/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head: there, rotate the two
+/// windows of channels one after the other, by tables of one axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The head_dim of a two-axis model, which gives each axis an even number of channels.
+inline void require_two_axes_fit(const char* function, Index head_dim) {
+  if (head_dim <= 0 || head_dim % 4 != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
+}
+
+/// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
+inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
+  Eigen::ArrayXd inv_freq(count);
+  for (Index k = 0; k < count; ++k)
+    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / first *
+                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+  return frequencies::custom(inv_freq);
+}
+
+/// The first half of the pairs by the width, the second by the height.
+inline frequencies width_first(const frequencies& height_first) {
+  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
+}
+
+}  // namespace detail
+
+/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
+///
+///     f_j = base^(-2 j / head_dim)
+///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
+///
+/// \param head_dim  positive, a multiple of 4; all of it rotates
+///
+/// Throws:  std::invalid_argument
+/// Source:  PixtralRotaryEmbedding of Hugging Face transformers
+inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("pixtral_frequencies", head_dim);
+  const frequencies schedule(head_dim, base);
+  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
+}
+
+/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
+/// the second by the width, each with the same schedule.
+///
+///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
+inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
+  return axial(frequencies(head_dim / 2, base), 2);
+}
+
+/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
+///
+///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
+///
+/// Throws:  std::invalid_argument
+/// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
+inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
+inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
+/// directions at a right angle, and every head has its own `angle`.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
+///
+/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
+///
+/// \param angle  of the head [rad], random in [0, 2 pi) in training
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
+inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
+  detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
+  const frequencies half(head_dim / 2, base);
+  const Index quarter = head_dim / 4;
+  Eigen::ArrayXXd inv_freq(2 * quarter, 2);
+  const double across = std::cos(angle), down = std::sin(angle);
+  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
+  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
+  return frequencies::custom(inv_freq);
+}
+
+/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
+///
+///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
+///
+/// Throws:  std::invalid_argument
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
+inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
+  return axial(detail::geometric_periods(head_dim / 4, 1, base, head_dim / 4), 2);
+}
+
+/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
+///
+///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
+///
+/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
+/// Source:  as above, `min_period` and `max_period`
+inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
+      max_period < min_period)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
+                        min_period, " and ", max_period));
+  return axial(detail::geometric_periods(head_dim / 4, min_period,
+                                         static_cast<long double>(max_period) / min_period, head_dim / 4 - 1),
+               2);
+}
+
+/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
+///
+///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
+///     linear: frequencies::pixel(head_dim / 2, max_freq)
+///
+/// The tables of timm itself are [sin, cos], in this order, with each entry twice.
+///
+/// \param max_freq  `max_res` of timm, at least 2
+///
+/// Throws:  std::invalid_argument
+/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
+inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
+  detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
+  if (!detail::is_finite(max_freq) || max_freq < 2)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
+  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
+  const Index bands = head_dim / 4;
+  const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
+  Eigen::ArrayXd inv_freq(bands);
+  for (Index k = 0; k < bands; ++k) {
+    const long double exponent =
+        k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
+    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+  }
+  return axial(frequencies::custom(inv_freq), 2);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_VISION_AXES_HPP
 
 #endif  // ROPE_ROPE_HPP
