@@ -16,8 +16,8 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is a plain Eigen array: a shift or scale of one axis is `coordinates.col(axis) +=
-/// shift`, and DINOv3's training augmentations are such an expression too.
+/// What a builder returns is a plain Eigen array: `coordinates.col(axis) += shift` moves it along one axis,
+/// and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -120,8 +120,9 @@ Eigen::ArrayXXd grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
 ///
-/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if the table's grid is
-/// smaller Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
+/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
+///          too short
+/// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
   if (extents.size() != table_extents.size())

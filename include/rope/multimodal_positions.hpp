@@ -165,8 +165,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
 ///     the next run starts one after the largest position of the run before
 ///
 /// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
-/// std::out_of_range for a
-///          run that starts above 2^53
+///          std::out_of_range for a run that starts above 2^53
 /// Source:  `get_rope_index` of Hugging Face transformers, which truncates frame times as well
 inline prompt_positions<std::int64_t> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                                         std::int64_t start = 0) {

@@ -38,14 +38,15 @@ void check_heads(const char* function, const head_view<T>& x, const std::vector<
 /// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
 ///
 ///     std::vector<frequency_table<>> tables;
-///     for (const frequencies& f : frequencies_of_heads) tables.emplace_back(f, grid_positions({height,
-///     width})); rotate_heads<interleaved>(queries, tables);
+///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
+///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
 /// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
-/// unchanged Cost:    as rotate, but the table is read once per head instead of once per token
+///          unchanged
+/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},

@@ -110,11 +110,12 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
 /// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
 /// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
 ///
+///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
+///
 ///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
 ///
 /// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
-/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`: of 16 tokens, rank 0 of 4 holds 0, 1,
-/// 14, 15
+/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
 inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
   if (ranks <= 0 || rank < 0 || rank >= ranks)
     ROPE_THROW(
