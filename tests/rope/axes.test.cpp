@@ -125,6 +125,24 @@ TEMPLATE_TEST_CASE("text rotates through M-RoPE with the bits of one axis", "[ax
   }
 }
 
+// Golden: HoPE of vision-language models (hrlics/HoPE): VideoRoPE whose slow pairs, those of time, do not
+// turn. And XD-RoPE of Hunyuan: four contiguous sections of a base stretched by alpha.
+TEST_CASE("a scaled schedule is dealt out like any other", "[axes]") {
+  const frequencies hope =
+      rope::on_axes(frequencies(128, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.75}),
+                    rope::height_width_then_time(24, 16));
+  const frequencies video = rope::on_axes(frequencies(128, 1e6), rope::height_width_then_time(24, 16));
+  CHECK((hope.inv_freq().topRows(48) == video.inv_freq().topRows(48)).all());
+  CHECK((hope.inv_freq().bottomRows(16) == 0).all());
+  CHECK((video.inv_freq().bottomRows(16).col(0) > 0).all());
+
+  const frequencies xd = rope::on_axes(frequencies(128, 1e4, rope::ntk_scaling{1000}),
+                                       rope::contiguous_sections({16, 16, 16, 16}));
+  for (Index i = 0; i < 64; ++i)
+    CHECK(testing::Approx(xd.inv_freq()(i, i / 16)).epsilon(1e-13) ==
+          std::pow(1e4 * std::pow(1000, 128.0 / 126), -static_cast<double>(i) / 64));
+}
+
 TEST_CASE("axial blocks lie on the diagonal", "[axes]") {
   const frequencies time(4, 100.0), space = frequencies::pixel(6, 10.0);
   const frequencies video = rope::axial({time, space, space});

@@ -5,6 +5,7 @@
 #include <limits>
 #include <rope/grid_positions.hpp>
 #include <rope/rotate.hpp>
+#include <rope/token_order.hpp>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,27 @@ TEST_CASE("blocks whose pairs lie within them are windows of channels", "[video_
           CHECK(std::abs(x[static_cast<std::size_t>(u + 4)] - (b * std::cos(angle) + a * std::sin(angle))) <=
                 bound);
         }
+}
+
+// Golden: Kandinsky 5 divides the angles of each axis by a scale_factor, here (1, 2, 2).
+TEST_CASE("a scaling per axis is a scaling of its coordinates", "[video_axes]") {
+  const rope::linear_scaling once{1}, twice{2};
+  const frequencies scaled =
+      rope::axial({frequencies(16, 1e4, once), frequencies(24, 1e4, twice), frequencies(24, 1e4, twice)});
+  const frequencies plain = rope::axial_blocks({16, 24, 24});
+  const Eigen::ArrayXXd at_once = at({7, 6, 5}), halved = at({7, 3, 2.5});
+  CHECK(((angles(scaled, at_once) - angles(plain, halved)).abs() <=
+         8 * std::numeric_limits<double>::epsilon() * angles(plain, halved).abs())
+            .all());
+}
+
+// Golden: Flux gives a patch the id (0, row, column), and its text, which comes first, (0, 0, 0).
+TEST_CASE("the text of Flux does not rotate", "[video_axes]") {
+  const frequency_table<float> table(rope::axial_blocks({16, 56, 56}),
+                                     rope::with_unrotated_tokens(rope::grid_positions({1, 3, 4}), 5));
+  for (Index r = 0; r < 5; ++r) CHECK(table.is_identity(r));
+  CHECK(table.is_identity(5));  // the first patch is at the origin too
+  for (Index r = 6; r < table.rows(); ++r) CHECK_FALSE(table.is_identity(r));
 }
 
 TEST_CASE("the sizes and numbers of a video model must make sense", "[video_axes]") {
