@@ -97,7 +97,7 @@ TEST_CASE("images laid end to end restart at their own origin", "[token_order]")
   const frequency_table<float> tall(f, rope::grid_positions({5, 3}));
   const ids offsets = {0, 6, 6, 15, 18};
   std::vector<float> x(before.begin(), before.begin() + 18 * heads * 16), y = x;
-  rope::rotate<half_split>(rope::thd(x.data(), 18, heads, 16), tall, rope::segments(offsets));
+  rope::rotate<half_split>(rope::thd(x.data(), 18, heads, 16), tall, rope::segments{offsets});
   for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
     const Index tokens = offsets[s + 1] - offsets[s];
     rope::rotate<half_split>(rope::thd(y.data() + offsets[s] * heads * 16, tokens, heads, 16),
