@@ -96,9 +96,9 @@ const S* inverted_row(const S* cos, Index pairs) {
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-    const double norm = c * c + s * s;
-    row[i] = static_cast<S>(c / norm);
-    row[i + pairs] = static_cast<S>(s / norm);
+    const double scale = 1 / (c * c + s * s);
+    row[i] = static_cast<S>(c * scale);
+    row[i + pairs] = static_cast<S>(s * scale);
   }
   return row;
 }
