@@ -193,3 +193,38 @@ TEST_CASE("ggml: weights of Hugging Face checkpoints", "[coming_from]") {
       for (Index half = 0; half < 2; ++half)
         CHECK(weight(8 * h + 2 * i + half, 1) == static_cast<double>(8 * h + 4 * half + i));
 }
+
+// ggml_rope_multi: positions are four blocks (time, height, width, extra) of one per token.
+TEST_CASE("ggml: ggml_rope_multi", "[coming_from]") {
+  tensor4 memory({1, 10, 3, 128}, 1);
+  const tensor4 before = memory;
+  const auto x = bshd(memory);
+  std::vector<std::int32_t> pos;
+  for (std::int32_t n = 0; n < 40; ++n) pos.push_back(n < 30 ? n * n % 50 : 0);
+  const Index n_tokens = 10;
+  const Eigen::Map<const Eigen::Array<std::int32_t, Eigen::Dynamic, 4>> coordinates(pos.data(), n_tokens, 4);
+  const auto at = [&](Index r, Index axis) {
+    return static_cast<long double>(pos[static_cast<std::size_t>(10 * axis + other::on_axis(memory, r, 1))]);
+  };
+  SECTION("GGML_ROPE_TYPE_MROPE") {
+    const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24, 0}));
+    rotate<half_split>(x, frequency_table(f, coordinates));
+    CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
+            return at(r, i < 16 ? 0 : i < 40 ? 1 : 2) * other::inv_freq(1e6L, i, 128);
+          }) <= 1);
+  }
+  SECTION("GGML_ROPE_TYPE_IMROPE") {
+    const frequencies f = on_axes(frequencies(128, 5e6), ggml_interleaved_sections({24, 20, 20, 0}));
+    rotate<half_split>(x, frequency_table(f, coordinates));
+    CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
+            const Index axis = i % 3 == 0 ? (i < 72 ? 0 : 3) : i < 60 ? i % 3 : 3;
+            return at(r, axis) * other::inv_freq(5e6L, i, 128);
+          }) <= 1);
+  }
+  SECTION("GGML_ROPE_TYPE_VISION") {
+    rotate<half_split>(x, frequency_table(qwen_vl_vision_frequencies(128), coordinates.leftCols(2)));
+    CHECK(rotation_error(before, memory, halves, 64, [&](Index r, Index i) {
+            return at(r, i / 32) * other::inv_freq(1e4L, i % 32, 64);
+          }) <= 1);
+  }
+}

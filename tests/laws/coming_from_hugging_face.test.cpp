@@ -246,3 +246,46 @@ TEST_CASE("transformers: temperatures", "[coming_from]") {
     }
   }
 }
+
+// get_rope_index and apply_multimodal_rotary_pos_emb: three tokens of text, an image of 4 x 4 patches, two of
+// text.
+TEST_CASE("transformers: multimodal positions", "[coming_from]") {
+  const Index theirs[9][3] = {{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {3, 3, 4},
+                              {3, 4, 3}, {3, 4, 4}, {5, 5, 5}, {6, 6, 6}};
+  const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+  CHECK(prompt.delta() == -2);
+  tensor4 q({1, 2, 9, 128}, 1);
+  const tensor4 before = q;
+  SECTION("mrope_section = [16, 24, 24]") {
+    const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));
+    rotate<half_split>(bhsd(q), frequency_table(f, prompt.coordinates));
+    CHECK(rotation_error(before, q, halves, 64, [&](Index r, Index i) {
+            return static_cast<long double>(theirs[r % 9][i < 16   ? 0
+                                                          : i < 40 ? 1
+                                                                   : 2]) *
+                   other::inv_freq(1e6L, i, 128);
+          }) <= 1);
+  }
+  SECTION("mrope_interleaved") {
+    const frequencies f = on_axes(frequencies(128, 5e6), interleaved_sections({24, 20, 20}));
+    rotate<half_split>(bhsd(q), frequency_table(f, prompt.coordinates));
+    CHECK(rotation_error(before, q, halves, 64, [&](Index r, Index i) {
+            return static_cast<long double>(theirs[r % 9][i < 60 ? i % 3 : 0]) *
+                   other::inv_freq(5e6L, i, 128);
+          }) <= 1);
+  }
+}
+
+// Qwen2VisionRotaryEmbedding: patches in blocks of 2 x 2, half the pairs by the row and half by the column.
+TEST_CASE("transformers: vision towers", "[coming_from]") {
+  tensor4 q({1, 2, 24, 64}, 1);
+  const tensor4 before = q;
+  const auto patches = rows_in_order(grid_positions({4, 6}), spatial_merge_order(1, 4, 6, 2));
+  frequency_table table(qwen_vl_vision_frequencies(64), patches);
+  rotate<half_split>(bhsd(q), table);
+  CHECK(rotation_error(before, q, halves, 32, [&](Index r, Index i) {
+          const Index patch = r % 24, block = patch / 4, row = block / 3 * 2 + patch % 4 / 2,
+                      column = block % 3 * 2 + patch % 2;
+          return static_cast<long double>(i < 16 ? row : column) * other::inv_freq(1e4L, i % 16, 32);
+        }) <= 1);
+}

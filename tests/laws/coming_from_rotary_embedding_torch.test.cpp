@@ -197,6 +197,16 @@ TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
             return static_cast<long double>(rotations(token(t, r), i / 4)) * freq_ranges(i % 4);
           }) <= 1);
   }
+  SECTION("rotations that differ between heads") {
+    const Eigen::ArrayXXd rotations = random_array(3 * 20, 32, 7);  // (heads, tokens, pairs), stacked
+    std::vector<frequency_table<>> tables;
+    for (Index h = 0; h < 3; ++h)
+      tables.push_back(table_of_angles(rotations.middleRows(20 * h, 20), table_form::half_width));
+    rotate_heads<interleaved>(bhsd(t), tables);
+    CHECK(rotation_error(x.before, t, neighbours, 32, [&](Index r, Index i) {
+            return rotations(20 * other::on_axis(t, r, 1) + token(t, r), i);
+          }) <= 1);
+  }
   SECTION("a batch of rotations") {
     const Eigen::ArrayXXd rotations = random_array(2 * 20, 32, 7);  // (batch, tokens, pairs), stacked
     const std::vector<Index> starts = {0, 20};
@@ -229,4 +239,48 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
                             std::abs(got(r, 2 * i + 1) - size * std::sin(angle)) / size});
       }
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
+}
+
+TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
+  tensor4 q({1, 1, 8 * 64 * 32, 64}, 1);  // (batch, heads, 8 * 64 * 32, head_dim)
+  const tensor4 before = q;
+  const auto cell = [&](Index r, Index axis) {
+    const Index t = token(q, r);
+    return axis == 0 ? t / (64 * 32) : axis == 1 ? t / 32 % 64 : t % 32;
+  };
+  SECTION("freqs_for = 'pixel', max_freq = 256") {
+    const auto coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32));
+    frequency_table table(axial(frequencies::pixel(16, 256), 3), coordinates);
+    rotate<interleaved>(bhsd(q), table);
+    CHECK(rotation_error(before, q, neighbours, 24, [&](Index r, Index i) {
+            return static_cast<long double>(coordinates(token(q, r), i / 8)) * 3.14159265358979323846264L *
+                   (1 + static_cast<long double>(i % 8) * 127 / 7);
+          }) <= 1);
+    double off = 0;  // of linspace(-1, 1, n)
+    for (Index r = 0; r < q.rows(); ++r)
+      for (Index axis = 0; axis < 3; ++axis) {
+        const Index extents[] = {8, 64, 32};
+        const double at =
+            -1 + 2 * static_cast<double>(cell(r, axis)) / static_cast<double>(extents[axis] - 1);
+        off = (std::max)(off, std::abs(coordinates(token(q, r), axis) - at));
+      }
+    CHECK(off <= 0x1p-52);
+  }
+  SECTION("freqs_for = 'lang', offsets = (5, 0, 2)") {
+    frequency_table table(axial(frequencies(16), 3), grid_positions({8, 64, 32}, {5, 0, 2}));
+    rotate<interleaved>(bhsd(q), table);
+    CHECK(rotation_error(before, q, neighbours, 24, [&](Index r, Index i) {
+            const Index axis = i / 8, offsets[] = {5, 0, 2};
+            return static_cast<long double>(cell(r, axis) + offsets[axis]) * lang(i % 8, 16);
+          }) <= 1);
+  }
+  SECTION("broadcat((freqs_t[:, None], freqs_s[None, :]))") {
+    const frequencies f_t(8, 100), f_s(24, 1e4);
+    frequency_table table(axial({f_t, f_s}), grid_positions({8, 64 * 32}));
+    rotate<interleaved>(bhsd(q), table);
+    CHECK(rotation_error(before, q, neighbours, 16, [&](Index r, Index i) {
+            return i < 4 ? static_cast<long double>(token(q, r) / 2048) * lang(i, 8, 100)
+                         : static_cast<long double>(token(q, r) % 2048) * lang(i - 4, 24);
+          }) <= 1);
+  }
 }
