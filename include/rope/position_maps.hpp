@@ -20,9 +20,9 @@
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
-///   - Many queries: rotate them once for each kind of key (near and far, or by chunk) at the ids below,
-///   attend to
-///     every kind apart, and merge the parts by their log-sum-exp.
+///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
+///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
+///     exponential (tests/laws/position_maps_prefill.test.cpp).
 ///
 /// A table of positions 0 .. p serves both.
 
