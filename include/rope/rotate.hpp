@@ -38,7 +38,8 @@ namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, const Threads& threads) {
+                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
@@ -47,12 +48,13 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                        ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
                        out.head_dim, "]"));
   ROPE_ASSERT(same_or_disjoint(x, out));
-  rotate_all<Layout, inverse>(x, out, table, source, threads);
+  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>& k,
-                 const frequency_table<S>& table, const P& positions, const Threads& threads) {
+                 const frequency_table<S>& table, const P& positions, const Threads& threads,
+                 way_back back = way_back::inverse) {
   const auto source = position_source(positions, q.tokens);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
@@ -60,7 +62,7 @@ void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
                        q.tokens, "] and [", k.batch, ", ", k.tokens, "]"));
-  rotate_both<Layout, inverse>(q, k, table, source, threads);
+  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
 }  // namespace detail

@@ -103,18 +103,24 @@ const S* inverted_row(const S* cos, Index pairs) {
   return row;
 }
 
+/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
+/// which carries gradients, multiplies by it once more.
+enum class way_back { inverse, transpose };
+
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-           const Source& positions)
+           const Source& positions, way_back back = way_back::inverse)
       : x_(x),
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(table.is_given() ? S(1)
-                                : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        scale_(table_.given || back == way_back::transpose
+                   ? S(1)
+                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        invert_rows_(table_.given && back == way_back::inverse),
         in_place_(x.data == out.data) {
     // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
     constexpr Index cached_bytes = Index{1} << 18;
@@ -170,7 +176,7 @@ class rotation {
     if (identity) return;
     const S* cos = table_.cos(position);
     if constexpr (inverse)
-      if (table_.given) cos = inverted_row(cos, table_.pairs);
+      if (invert_rows_) cos = inverted_row(cos, table_.pairs);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_}, ahead_);
   }
 
@@ -185,7 +191,8 @@ class rotation {
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  S scale_;  // of the inverse
+  S scale_;  // of the way back
+  bool invert_rows_;
   bool in_place_;
   prefetch_distance ahead_ = 0;
 };
@@ -193,8 +200,8 @@ class rotation {
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-                const Source& positions, const Threads& threads = {}) {
-  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions);
+                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
 }
 
@@ -202,8 +209,9 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
 /// the table.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
-                 const Source& positions, const Threads& threads) {
-  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions), keys(k, k, table, positions);
+                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
+      keys(k, k, table, positions, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
     for (Index begin = first; begin < last; begin += block) {
