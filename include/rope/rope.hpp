@@ -13,6 +13,7 @@
 #include <rope/fourier.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/given_table.hpp>
+#include <rope/gradient.hpp>
 #include <rope/grid_positions.hpp>
 #include <rope/import_gguf.hpp>
 #include <rope/import_hugging_face.hpp>

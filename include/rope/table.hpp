@@ -121,6 +121,8 @@ class frequency_table {
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
   const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
+  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  const Eigen::ArrayXXd& coordinates() const { return coordinates_; }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows_; }
@@ -194,6 +196,7 @@ class frequency_table {
   frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     fingerprint_ = detail::mix(fingerprint_, coordinates);
+    coordinates_ = coordinates;
     by_position_ = false;
     const detail::slow_pairs slow(inv_freq());
     detail::coordinate_phases phases(slow.raised());
@@ -229,6 +232,7 @@ class frequency_table {
   Index rows_;
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
+  Eigen::ArrayXXd coordinates_;
   detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
