@@ -15,8 +15,8 @@ set(levels
   "frequencies phase positions view grid_positions token_order multimodal_positions"
   "permute scaling table temperature"
   "axes fourier given_table rotate scaling_variants model_rope attention_options"
-  "attention gradient kv_cache polar xpos import_hugging_face import_gguf video_axes vision_axes rotate_heads model_axes model_tables"
-  "describe multi_head_attention"
+  "attention gradient kv_cache polar import_hugging_face import_gguf video_axes vision_axes rotate_heads model_axes model_tables"
+  "attention_gradient describe multi_head_attention xpos"
   "rope")
 set(level 0)
 foreach(line IN LISTS levels)

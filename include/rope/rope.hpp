@@ -41,5 +41,6 @@
 #include <rope/video_axes.hpp>
 #include <rope/view.hpp>
 #include <rope/vision_axes.hpp>
+#include <rope/xpos.hpp>
 
 #endif  // ROPE_ROPE_HPP

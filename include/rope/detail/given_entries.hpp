@@ -73,6 +73,13 @@ struct given_entries {
     return table;
   }
 
+  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
+  /// whatever their range of positions.
+  template <class S>
+  static void identify(frequency_table<S>& table, std::uint64_t rule) {
+    table.fingerprint_ = mix(rule, 3);
+  }
+
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(Eigen::ArrayXd::Zero(pairs), attention_factor);
