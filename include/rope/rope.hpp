@@ -5,6 +5,7 @@
 /// Rotary position embeddings: the whole library.
 
 #include <rope/attention.hpp>
+#include <rope/attention_gradient.hpp>
 #include <rope/attention_options.hpp>
 #include <rope/axes.hpp>
 #include <rope/config.hpp>

@@ -82,6 +82,19 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   return {rotated_q, rotated_k};
 }
 
+/// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
+template <class Layout, class T, class S, class Threads>
+void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
+                           const frequency_table<S>& query_table, const frequency_table<S>& key_table,
+                           const visibility& rule, const Threads& threads) {
+  if (query_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
+                                way_back::transpose);
+  if (key_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.first()}, threads,
+                                way_back::transpose);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention_gradient.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <rope/gradient.hpp>
+#include <rope/rotate.hpp>
+
+#include "support/attention_call.hpp"
+#include "support/attention_gradient_reference.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+// The closed form of the gradients against finite differences of attention, both in long double; then the
+// library against the closed form, for every option, with bounds; then the laws.
+
+using attention_call::axes;
+using attention_call::operands;
+using attention_call::random;
+using attention_call::stored;
+using attention_call::view;
+using reference::full_rule;
+using reference::tensor;
+using reference::wide_tensor;
+using rope::half_split;
+using rope::Index;
+using testing::throws_saying;
+
+namespace {
+
+struct own_threads {
+  Index available;
+  Index threads() const { return available; }
+  void parallel_for(Index count, const auto& body) const {
+    std::vector<std::thread> threads;
+    for (Index i = count; i-- > 0;) threads.emplace_back([&body, i] { body(i); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+/// A call: its operands, upstream gradient, and rule.
+struct call {
+  std::string name;
+  attention_call::extents extents;
+  full_rule rule;
+};
+
+std::vector<float> random_floats(std::mt19937& generator, std::size_t count) {
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(generator()) * 0x1p-31f - 1;
+  return values;
+}
+
+/// Every option alone and in company, in shapes that fill a tile, part of one, and several.
+std::vector<call> calls(std::mt19937& generator, bool small) {
+  const long few = small ? 3 : 21, many = small ? 5 : 150;
+  std::vector<call> all;
+  const auto add = [&](const char* name, attention_call::extents e, full_rule rule) {
+    all.push_back({name, e, std::move(rule)});
+  };
+  add("causal", {2, few, few, 2, 2, 4, 4}, {});
+  add("one query against many keys", {1, 1, many, 4, 2, 6, 3}, {});
+  add("full", {1, few, many, 2, 1, 6, 3}, {.basic = {.causal = false}});
+  add("grouped, value_dim differs", {2, many, many, 6, 2, 5, 7}, {});
+  add("scale", {1, few, few, 1, 1, 4, 4}, {.basic = {.scale = -1.7}});
+  add("window", {1, many, many, 2, 2, 4, 4}, {.basic = {.window = 3}});
+  add("window, both sides", {1, many, many, 2, 2, 4, 4}, {.basic = {.causal = false, .window = 2}});
+  add("window with sinks", {1, many, many, 2, 1, 4, 4}, {.basic = {.window = 2}, .sinks = 2});
+  add("softcap", {1, few, many, 2, 1, 4, 4}, {.basic = {.softcap = 0.6}});
+  add("more queries than keys", {1, many, few, 2, 1, 4, 4}, {});
+  add("sink logits", {2, few, many, 4, 2, 4, 4}, {.sink_logits = random_floats(generator, 4)});
+  add("sink logits of blind queries", {1, many, few, 2, 2, 4, 4},
+      {.sink_logits = random_floats(generator, 2)});
+  add("dropout", {2, few, many, 2, 1, 4, 4}, {.dropout = 0.4, .seed = 77});
+  add("key counts", {2, few, many, 2, 1, 4, 4}, {.key_counts = {many, few}});
+  add("segments", {1, many, many, 2, 1, 4, 4}, {.offsets = {0, 1, 1, few, many}});
+  full_rule masked = {.basic = {.causal = false}};
+  for (long n = 0; n < few * many; ++n) masked.mask.push_back(generator() % 3 != 0 && n / many != 1 ? 1 : 0);
+  add("mask, one query blind", {2, few, many, 2, 1, 4, 4}, masked);
+  full_rule biased = {.bias = random_floats(generator, static_cast<std::size_t>(2 * few * many)),
+                      .bias_extents = {1, 2, few, many}};
+  biased.bias[static_cast<std::size_t>(many + 1)] = -std::numeric_limits<float>::infinity();
+  add("bias", {2, few, many, 2, 1, 4, 4}, biased);
+  add("bias shared by heads and queries", {2, few, many, 2, 1, 4, 4},
+      {.basic = {.softcap = 0.8},
+       .bias = random_floats(generator, static_cast<std::size_t>(2 * many)),
+       .bias_extents = {2, 1, 1, many}});
+  full_rule ring = {.basic = {.window = 4}, .sinks = 1};
+  for (long j = 0; j < many; ++j) ring.key_positions.push_back((j + 3) % many);
+  for (long i = 0; i < few; ++i) ring.query_positions.push_back(many - few + i);
+  add("positions out of order", {1, few, many, 2, 1, 4, 4}, ring);
+  add("everything", {1, many, many, 4, 2, 5, 3},
+      {.basic = {.scale = 0.9, .window = 7, .softcap = 1.5},
+       .sinks = 2,
+       .sink_logits = random_floats(generator, 4),
+       .bias = random_floats(generator, static_cast<std::size_t>(many)),
+       .bias_extents = {1, 1, 1, many},
+       .offsets = {0, many / 2, many},
+       .dropout = 0.3,
+       .seed = 5});
+  return all;
+}
+
+struct inputs {
+  operands x;
+  tensor g;
+};
+
+template <class T>
+inputs random_inputs(std::mt19937& generator, const attention_call::extents& e) {
+  operands x = attention_call::random_operands<T>(generator, e);
+  return {std::move(x), random<T>(generator, {e.batch, e.queries, e.heads, e.value_dim})};
+}
+
+struct results {
+  tensor q, k, v;
+  std::vector<double> sink_logits, bias;
+};
+
+/// attention_gradient on memory of any order; `run` gets the eight views and where option gradients go.
+template <class T, class Run>
+results gradients_with(const inputs& in, const tensor& out, const full_rule& rule, axes order, Run run) {
+  const auto unwritten = [](const tensor& x) {
+    return tensor(x.batch, x.tokens, x.heads, x.dim, attention_call::unwritten);
+  };
+  results r = {unwritten(in.x.q), unwritten(in.x.k), unwritten(in.x.v), {}, {}};
+  const auto q = stored<T>(in.x.q, order), k = stored<T>(in.x.k, order), v = stored<T>(in.x.v, order),
+             g = stored<T>(in.g, order), o = stored<T>(out, order);
+  auto d_q = stored<T>(r.q, order), d_k = stored<T>(r.k, order), d_v = stored<T>(r.v, order);
+  r.sink_logits.assign(rule.sink_logits.size(), attention_call::unwritten);
+  r.bias.assign(rule.bias.size(), attention_call::unwritten);
+  run(view(q, in.x.q, order), view(k, in.x.k, order), view(v, in.x.v, order), view(o, out, order),
+      view(g, in.g, order), view(d_q, r.q, order), view(d_k, r.k, order), view(d_v, r.v, order),
+      rope::option_gradients{.sink_logits = r.sink_logits, .bias = r.bias});
+  r.q = attention_call::loaded(d_q, r.q, order);
+  r.k = attention_call::loaded(d_k, r.k, order);
+  r.v = attention_call::loaded(d_v, r.v, order);
+  return r;
+}
+
+/// `sums`: whether to give the log-sum-exp.
+template <class T, class Threads = rope::this_thread>
+results gradients(const inputs& in, const tensor& out, const full_rule& rule, std::vector<double> sums = {},
+                  axes order = axes::bshd, const Threads& threads = {}) {
+  std::vector<unsigned char> mask_bits;
+  rope::attention_options options = rule.options(mask_bits, in.x.q.tokens, in.x.k.tokens);
+  options.log_sum_exp = sums;
+  return gradients_with<T>(
+      in, out, rule, order,
+      [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto by_options) {
+        rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, by_options, threads);
+      });
+}
+
+bool same(const results& a, const results& b) {
+  return a.q.values == b.q.values && a.k.values == b.k.values && a.v.values == b.v.values &&
+         a.sink_logits == b.sink_logits && a.bias == b.bias;
+}
+
+/// The output as a forward pass stores it.
+template <class T>
+tensor stored_output(const wide_tensor& out) {
+  tensor rounded = out.shape;
+  for (std::size_t n = 0; n < out.values.size(); ++n)
+    rounded.values[n] = static_cast<double>(static_cast<T>(static_cast<double>(out.values[n])));
+  return rounded;
+}
+
+/// How far a gradient may be off, as a part of the sum of the magnitudes of its terms, before it is rounded
+/// to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
+/// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (n +
+/// 1)); a log-sum-exp in place of the running softmax is no worse. The slope adds value_dim + 4, the slope of
+/// a softcap 40 for its tanh and twice the error of the score over the cap, and the sums over keys, or over
+/// queries and heads of the group, one u per term. A bias of magnitude 1 adds 2 to a score.
+template <class A>
+long double gradient_bound(const inputs& in, const full_rule& rule) {
+  const long double u = tolerance::unit_roundoff<A>();
+  const auto dim = static_cast<long double>(in.x.q.dim), n = static_cast<long double>(in.x.k.tokens);
+  const auto added = static_cast<long double>(in.x.q.tokens * in.x.q.heads) + n;
+  const long double score = (dim + 21) * std::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
+                                static_cast<long double>(in.x.q.largest() * in.x.k.largest()) +
+                            4;
+  const long double cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
+  return 1.01L * u * (2 * (2 * score + 5 * (n + 1)) + static_cast<long double>(in.x.v.dim) + 4 + cap + added);
+}
+
+/// The largest error as a multiple of what is allowed.
+template <class T>
+double worst(const tensor& got, const wide_tensor& exact, const wide_tensor& size, long double part) {
+  double result = 0;
+  for (std::size_t n = 0; n < exact.values.size(); ++n) {
+    const long double bound = part * size.values[n] + std::numeric_limits<float>::min();
+    const long double allowed = bound + (tolerance::is_16_bit<T> || !std::is_same_v<T, double>
+                                             ? tolerance::ulp<T>(std::abs(exact.values[n]) + bound) / 2
+                                             : 0);
+    const auto relative = static_cast<double>(std::abs(got.values[n] - exact.values[n]) / allowed);
+    result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
+  }
+  return result;
+}
+
+double worst(const std::vector<double>& got, const std::vector<long double>& exact,
+             const std::vector<long double>& size, long double part) {
+  double result = got.size() == exact.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t n = 0; n < exact.size(); ++n) {
+    const auto relative = static_cast<double>(std::abs(got.at(n) - exact[n]) /
+                                              (part * size[n] + std::numeric_limits<float>::min()));
+    result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("the closed form of the gradients is the derivative of attention") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (call c : calls(generator, true)) {
+    CAPTURE(seed, c.name);
+    const inputs in = random_inputs<double>(generator, c.extents);
+    wide_tensor q(in.x.q), k(in.x.k), v(in.x.v);
+    const wide_tensor g(in.g);
+    const auto loss = [&] {
+      const auto state = reference::attend(q, k, v, c.rule);
+      long double sum = 0;
+      for (std::size_t n = 0; n < g.values.size(); ++n) sum += g.values[n] * state.out.values[n];
+      return sum;
+    };
+    const auto exact = reference::differentiate(q, k, v, g, reference::attend(q, k, v, c.rule).out, c.rule);
+    // Five points: an error of step^4 / 30 times a fifth derivative, which for scores and softcaps of order 1
+    // is below 1e4, and 2^-64 of a loss below 100 over the step.
+    const long double step = 1e-4L, bound = 1e-12L;
+    const auto check = [&](const char* what, auto& value, long double derivative) {
+      const auto was = value;
+      const auto at = [&](long double by) {
+        value = static_cast<std::remove_reference_t<decltype(value)>>(was + by);
+        const long double result = loss();
+        value = was;
+        return result;
+      };
+      CAPTURE(what);
+      CHECK(std::abs((8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step) -
+                     derivative) <= bound);
+    };
+    for (std::size_t n = 0; n < q.values.size(); n += 3) check("q", q.values[n], exact.q.values[n]);
+    for (std::size_t n = 0; n < k.values.size(); n += 3) check("k", k.values[n], exact.k.values[n]);
+    for (std::size_t n = 0; n < v.values.size(); n += 3) check("v", v.values[n], exact.v.values[n]);
+    // Options are floats: a step that floats can take, and an error of step^2 that goes with it.
+    const auto check_float = [&](float& value, long double derivative) {
+      if (value < -1e30f) return;
+      const float was = value, up = was + 0x1p-9f, down = was - 0x1p-9f;
+      value = up;
+      const long double above = loss();
+      value = down;
+      const long double below = loss();
+      value = was;
+      CHECK(std::abs((above - below) / (static_cast<long double>(up) - down) - derivative) <= 0x1p-18L * 20);
+    };
+    for (std::size_t n = 0; n < c.rule.sink_logits.size(); ++n)
+      check_float(c.rule.sink_logits[n], exact.sink_logits[n]);
+    for (std::size_t n = 0; n < c.rule.bias.size(); ++n) check_float(c.rule.bias[n], exact.bias[n]);
+  }
+}
+
+TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  using A = attention_call::arithmetic<T>;
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (const call& c : calls(generator, false)) {
+    CAPTURE(seed, c.name);
+    const inputs in = random_inputs<T>(generator, c.extents);
+    const wide_tensor q(in.x.q), k(in.x.k), v(in.x.v), g(in.g);
+    const auto state = reference::attend(q, k, v, c.rule);
+    const tensor out = stored_output<T>(state.out);
+    const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), c.rule);
+    const long double part = gradient_bound<A>(in, c.rule);
+    const auto follows = [&](const results& r) {
+      CHECK(worst<T>(r.q, exact.q, exact.q_size, part) <= 1);
+      CHECK(worst<T>(r.k, exact.k, exact.k_size, part) <= 1);
+      CHECK(worst<T>(r.v, exact.v, exact.v_size, part) <= 1);
+      CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
+      CHECK(worst(r.bias, exact.bias, exact.bias_sizes, part) <= 1);
+    };
+    const results found = gradients<T>(in, out, c.rule);
+    follows(found);
+    const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
+    follows(gradients<T>(in, out, c.rule, sums));
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bhsd), found));
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::sbhd), found));
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, own_threads{3}), found));
+  }
+}
+
+TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  using S = attention_call::arithmetic<T>;
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  const long queries = GENERATE(1, 30), keys = GENERATE(30, 70), rotary_dim = GENERATE(4, 10);
+  CAPTURE(seed, queries, keys, rotary_dim);
+  const inputs in = random_inputs<T>(generator, {2, queries, keys, 4, 2, 10, 3});
+  const rope::frequency_table<S> table(
+      rope::frequencies::custom(rope::frequencies(rotary_dim).inv_freq(), 1.25), -40, 80);
+  const rope::frequency_table<S> other(rope::frequencies(rotary_dim), -40, 80);
+  full_rule rule = {.basic = {.causal = false}};
+  rule.key_counts = {keys, 25};
+  const auto check = [&](const auto& query_table, const auto& key_table, auto gradient) {
+    inputs turned = in;
+    auto q = stored<T>(in.x.q), k = stored<T>(in.x.k);
+    const std::vector<std::int64_t> starts = {keys - queries, 25 - queries};
+    rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts(starts));
+    rope::rotate<half_split>(view(k, in.x.k), key_table);
+    turned.x.q = attention_call::loaded(q, in.x.q);
+    turned.x.k = attention_call::loaded(k, in.x.k);
+    const tensor out = stored_output<T>(
+        reference::attend(wide_tensor(turned.x.q), wide_tensor(turned.x.k), wide_tensor(turned.x.v), rule)
+            .out);
+    results expected = gradients<T>(turned, out, rule);
+    auto d_q = stored<T>(expected.q), d_k = stored<T>(expected.k);
+    rope::rotate_gradient<half_split>(view(d_q, expected.q), query_table, rope::row_starts(starts));
+    rope::rotate_gradient<half_split>(view(d_k, expected.k), key_table);
+    expected.q = attention_call::loaded(d_q, expected.q);
+    expected.k = attention_call::loaded(d_k, expected.k);
+    std::vector<unsigned char> none;
+    const auto options = rule.options(none, queries, keys);
+    CHECK(same(gradients_with<T>(in, out, rule, axes::bhsd,
+                                 [&](auto... arguments) { gradient(options, arguments...); }),
+               expected));
+  };
+  check(table, table,
+        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, options);
+        });
+  check(table, other,
+        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, other, options);
+        });
+}
+
+TEST_CASE("rows that nobody sees keep their contents to themselves") {
+  // Keys past the count, queries before the first key, and what the mask hides, are NaN.
+  std::mt19937 generator(7);
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const inputs clean = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
+  full_rule rule = {.key_counts = {37}};
+  inputs dirty = clean;
+  // With 37 keys for 40 queries, queries 0 .. 2 are blind.
+  for (long d = 0; d < 6; ++d) {
+    for (long h = 0; h < 2; ++h)
+      for (long i = 0; i < 3; ++i) dirty.x.q(0, i, h, d) = nan;
+    for (long j = 37; j < 70; ++j) dirty.x.k(0, j, 0, d) = nan;
+  }
+  for (long d = 0; d < 5; ++d) {
+    for (long h = 0; h < 2; ++h)
+      for (long i = 0; i < 3; ++i) dirty.g(0, i, h, d) = nan;
+    for (long j = 37; j < 70; ++j) dirty.x.v(0, j, 0, d) = nan;
+  }
+  const wide_tensor q(clean.x.q), k(clean.x.k), v(clean.x.v), g(clean.g);
+  const tensor out = stored_output<float>(reference::attend(q, k, v, rule).out);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
+  const results r = gradients<float>(dirty, out, rule);
+  const long double part = gradient_bound<float>(clean, rule);
+  CHECK(worst<float>(r.q, exact.q, exact.q_size, part) <= 1);
+  CHECK(worst<float>(r.k, exact.k, exact.k_size, part) <= 1);
+  CHECK(worst<float>(r.v, exact.v, exact.v_size, part) <= 1);
+  // A key that only later queries see, and is not a number, reaches those alone.
+  inputs late = clean;
+  late.x.k(0, 20, 0, 0) = nan;
+  const results reached = gradients<float>(late, out, rule);
+  for (long h = 0; h < 2; ++h)
+    for (long d = 0; d < 6; ++d) {
+      CHECK(reached.q(0, 22, h, d) == r.q(0, 22, h, d));  // at position 19
+      CHECK(std::isnan(reached.q(0, 23, h, d)));
+    }
+}
+
+TEST_CASE("no keys, no queries and no batch give zeros") {
+  for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
+                                          {1, 0, 3, 2, 1, 4, 4},
+                                          {0, 3, 3, 2, 1, 4, 4},
+                                          {1, 3, 3, 0, 0, 4, 4}}) {
+    std::mt19937 generator(1);
+    const inputs in = random_inputs<float>(generator, e);
+    const results r = gradients<float>(in, in.g, {});
+    for (const tensor* x : {&r.q, &r.k, &r.v}) CHECK(x->values == std::vector<double>(x->values.size(), 0.0));
+  }
+}
+
+TEST_CASE("a backward pass that does not fit is refused before anything is written") {
+  std::mt19937 generator(2);
+  const inputs in = random_inputs<float>(generator, {1, 3, 5, 4, 2, 6, 4});
+  const tensor out(1, 3, 4, 4);
+  const rope::frequency_table<float> shorter(rope::frequencies(6), 4), wide(rope::frequencies(8), 5);
+  std::vector<float> other(1000);
+  const std::vector<float> logits = {1, 2, 3, 4};
+  const results r = gradients_with<float>(
+      in, out, {}, axes::bshd,
+      [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+        const auto refuses = [&](const char* text, auto call) {
+          CHECK(throws_saying<std::invalid_argument>(call, "rope::attention_gradient: ", text));
+        };
+        refuses("out must be [1, 3, 4, 4], got [1, 3, 4, 6]",
+                [&] { rope::attention_gradient(q, k, v, q, g, d_q, d_k, d_v); });
+        refuses("d_out must be", [&] { rope::attention_gradient(q, k, v, o, q, d_q, d_k, d_v); });
+        refuses("d_q must be [1, 3, 4, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_k, d_k, d_v); });
+        refuses("d_k must be [1, 5, 2, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_q, d_v); });
+        refuses("d_v must be [1, 5, 2, 4]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_k); });
+        refuses("v must be [1, 5, 2, 4]",
+                [&] { rope::attention_gradient(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v); });
+        refuses("q and k must have the same head_dim",
+                [&] { rope::attention_gradient(q.channels(0, 5), k, v, o, g, d_q, d_k, d_v); });
+        refuses("q.heads must be a multiple of k.heads, got 3 and 2",
+                [&] { rope::attention_gradient(q.head_range(0, 3), k, v, o, g, d_q, d_k, d_v); });
+        refuses("window must not be negative",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {.window = -1}); });
+        refuses("sink_logits must be empty or have length 4", [&] {
+          rope::attention_options options;
+          options.sink_logits = std::span(logits).first(3);
+          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options);
+        });
+        std::vector<double> three(3);
+        refuses("the gradient by sink_logits must have their length, 0, got 3",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.sink_logits = three}); });
+        refuses("the gradient by bias must have one number per entry, 0, got 3",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.bias = three}); });
+        refuses("rotary_dim must not exceed head_dim, got 8 of 6",
+                [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, wide); });
+        CHECK(throws_saying<std::out_of_range>(
+            [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, shorter); },
+            "rope::attention_gradient: position 4 is outside the table's [0, 4)"));
+      });
+  for (const tensor* x : {&r.q, &r.k, &r.v})
+    CHECK(x->values == std::vector<double>(x->values.size(), attention_call::unwritten));
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_ATTENTION_GRADIENT_REFERENCE_HPP
+#define ROPE_TESTS_ATTENTION_GRADIENT_REFERENCE_HPP
+
+/// Attention with every option, and its gradients, from their definitions: long double loops over whole score
+/// matrices, without tiles, views or a running softmax. Shares no code with the library but the dropout mask,
+/// which is a definition.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <rope/attention_options.hpp>
+#include <rope/dropout.hpp>
+
+#include "support/attention_reference.hpp"
+
+namespace reference {
+
+/// [batch, heads, queries, keys] in long double.
+struct matrix {
+  long heads, queries, keys;
+  std::vector<long double> values;
+
+  matrix(long b, long h, long i, long j)
+      : heads(h), queries(i), keys(j), values(static_cast<std::size_t>(b * h * i * j)) {}
+  long double& operator()(long b, long h, long i, long j) {
+    return values[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)];
+  }
+  long double operator()(long b, long h, long i, long j) const {
+    return values[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)];
+  }
+};
+
+/// A tensor in long double.
+struct wide_tensor {
+  tensor shape;
+  std::vector<long double> values;
+
+  explicit wide_tensor(tensor x) : shape(std::move(x)), values(shape.values.begin(), shape.values.end()) {}
+  wide_tensor(long b, long t, long h, long d) : wide_tensor(tensor(b, t, h, d)) {}
+  long double& operator()(long b, long t, long h, long d) {
+    return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
+  }
+  long double operator()(long b, long t, long h, long d) const {
+    return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
+  }
+};
+
+/// The options of one call with memory of their own.
+struct full_rule {
+  attention_rule basic = {};
+  long sinks = 0;
+  std::vector<float> sink_logits = {};  // [heads]
+  std::vector<float> bias = {};         // as bias_extents say
+  std::vector<long> bias_extents = {1, 1, 1, 1};
+  std::vector<char> mask = {};                                         // [queries * keys]
+  std::vector<std::int64_t> query_positions = {}, key_positions = {};  // [tokens]
+  std::vector<std::int64_t> key_counts = {};                           // [batch]
+  std::vector<std::int64_t> offsets = {};                              // of queries and keys
+  double dropout = 0;
+  std::uint64_t seed = 0;
+
+  long segment(long t) const {
+    long s = 0;
+    while (static_cast<std::size_t>(s + 2) < offsets.size() && offsets[static_cast<std::size_t>(s + 1)] <= t)
+      ++s;
+    return s;
+  }
+  long start(long t) const {
+    return offsets.empty() ? 0 : static_cast<long>(offsets[static_cast<std::size_t>(segment(t))]);
+  }
+  long key_position(long j) const {
+    return key_positions.empty() ? j - start(j)
+                                 : static_cast<long>(key_positions[static_cast<std::size_t>(j)]);
+  }
+  long query_position(long b, long i, long queries, long keys) const {
+    if (!query_positions.empty()) return static_cast<long>(query_positions[static_cast<std::size_t>(i)]);
+    if (!offsets.empty()) return i - start(i);
+    return i + (key_counts.empty() ? keys : static_cast<long>(key_counts[static_cast<std::size_t>(b)])) -
+           queries;
+  }
+  long double bias_at(long b, long h, long i, long j) const {
+    return bias.empty() ? 0.0L : static_cast<long double>(bias[bias_index(b, h, i, j)]);
+  }
+  std::size_t bias_index(long b, long h, long i, long j) const {
+    const std::vector<long>& e = bias_extents;
+    const auto in = [](long at, long extent) { return extent == 1 ? 0 : at; };
+    return static_cast<std::size_t>(((in(b, e[0]) * e[1] + in(h, e[1])) * e[2] + in(i, e[2])) * e[3] +
+                                    in(j, e[3]));
+  }
+  bool sees(long b, long h, long i, long j, long queries, long keys) const {
+    if (!key_counts.empty() && j >= key_counts[static_cast<std::size_t>(b)]) return false;
+    if (!offsets.empty() && segment(i) != segment(j)) return false;
+    if (!mask.empty() && mask[static_cast<std::size_t>(i * keys + j)] == 0) return false;
+    if (bias_at(b, h, i, j) < -1e30L) return false;
+    const long q = query_position(b, i, queries, keys), k = key_position(j);
+    if (basic.causal && k > q) return false;
+    return basic.window == 0 || std::abs(q - k) < basic.window || (k >= 0 && k < sinks);
+  }
+
+  /// What the library is given; valid while this object and `mask_bits` live.
+  rope::attention_options options(std::vector<unsigned char>& mask_bits, long queries, long keys) const {
+    rope::attention_options o = {
+        .scale = basic.scale, .causal = basic.causal, .window = basic.window, .softcap = basic.softcap};
+    o.sinks = sinks;
+    o.sink_logits = sink_logits;
+    if (!bias.empty())
+      o.bias = rope::scores(bias.data(), bias_extents[0], bias_extents[1], bias_extents[2], bias_extents[3]);
+    if (!mask.empty()) {
+      static_assert(sizeof(bool) == 1, "the mask is stored as bytes");
+      mask_bits.assign(mask.begin(), mask.end());
+      o.mask = rope::scores(reinterpret_cast<const bool*>(mask_bits.data()), 1, 1, queries, keys);
+    }
+    o.query_positions = query_positions;
+    o.key_positions = key_positions;
+    o.key_counts = key_counts;
+    o.query_offsets = offsets;
+    o.dropout = dropout;
+    o.dropout_seed = seed;
+    return o;
+  }
+};
+
+/// Everything between q, k, v and the output.
+struct attention_state {
+  matrix weights, bends, gains;  // softmax, slope of the softcap, 0 or 1 / (1 - dropout)
+  wide_tensor out;
+  std::vector<long double> log_sum_exp;   // [batch, queries, heads]
+  std::vector<long double> sink_weights;  // the same, of the sink logit
+};
+
+inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
+                              const full_rule& rule) {
+  const long batch = q.shape.batch, heads = q.shape.heads, queries = q.shape.tokens, keys = k.shape.tokens;
+  attention_state s = {matrix(batch, heads, queries, keys),
+                       matrix(batch, heads, queries, keys),
+                       matrix(batch, heads, queries, keys),
+                       wide_tensor(batch, queries, heads, v.shape.dim),
+                       {},
+                       {}};
+  s.log_sum_exp.assign(static_cast<std::size_t>(batch * queries * heads), 0);
+  s.sink_weights = s.log_sum_exp;
+  const rope::dropout_mask kept(rule.dropout, rule.seed);
+  for (long b = 0; b < batch; ++b)
+    for (long h = 0; h < heads; ++h)
+      for (long i = 0; i < queries; ++i) {
+        const long kv = h / (heads / k.shape.heads), position = rule.query_position(b, i, queries, keys);
+        const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
+        const long double sink =
+            rule.sink_logits.empty()
+                ? 0
+                : static_cast<long double>(rule.sink_logits[static_cast<std::size_t>(h)]);
+        long double largest = rule.sink_logits.empty() ? -std::numeric_limits<long double>::max() : sink;
+        for (long j = 0; j < keys; ++j) {
+          if (!rule.sees(b, h, i, j, queries, keys)) continue;
+          long double score = 0;
+          for (long d = 0; d < q.shape.dim; ++d) score += q(b, i, h, d) * k(b, j, kv, d);
+          score *= scale_of(q.shape.dim, rule.basic);
+          s.bends(b, h, i, j) = 1;
+          if (rule.basic.softcap > 0) {
+            const long double t = std::tanh(score / rule.basic.softcap);
+            score = rule.basic.softcap * t;
+            s.bends(b, h, i, j) = 1 - t * t;
+          }
+          s.weights(b, h, i, j) = score + rule.bias_at(b, h, i, j);
+          largest = (std::max)(largest, s.weights(b, h, i, j));
+        }
+        long double sum = rule.sink_logits.empty() ? 0 : std::exp(sink - largest);
+        for (long j = 0; j < keys; ++j) {
+          if (!rule.sees(b, h, i, j, queries, keys)) continue;
+          s.weights(b, h, i, j) = std::exp(s.weights(b, h, i, j) - largest);
+          sum += s.weights(b, h, i, j);
+        }
+        s.log_sum_exp[n] = sum > 0 ? largest + std::log(sum) : std::numeric_limits<double>::lowest();
+        s.sink_weights[n] = rule.sink_logits.empty() ? 0 : std::exp(sink - largest) / sum;
+        for (long j = 0; j < keys; ++j) {
+          if (!rule.sees(b, h, i, j, queries, keys)) continue;
+          s.weights(b, h, i, j) /= sum;
+          s.gains(b, h, i, j) = rule.dropout == 0 ? 1
+                                : kept.keeps(b, h, position, rule.key_position(j))
+                                    ? 1 / (1 - static_cast<long double>(rule.dropout))
+                                    : 0;
+          for (long d = 0; d < v.shape.dim; ++d)
+            s.out(b, i, h, d) += s.weights(b, h, i, j) * s.gains(b, h, i, j) * v(b, j, kv, d);
+        }
+      }
+  return s;
+}
+
+/// Gradients, and beside each the sum of the magnitudes of what is added up in it.
+struct attention_gradients {
+  wide_tensor q, k, v, q_size, k_size, v_size;
+  std::vector<long double> sink_logits, sink_sizes, bias, bias_sizes;
+};
+
+/// The gradient of sum g . out; `out` is what a caller would pass on, perhaps rounded.
+inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
+                                         const wide_tensor& g, const wide_tensor& out,
+                                         const full_rule& rule) {
+  const long batch = q.shape.batch, heads = q.shape.heads, queries = q.shape.tokens, keys = k.shape.tokens;
+  const attention_state s = attend(q, k, v, rule);
+  const auto zero = [](const wide_tensor& x) {
+    return wide_tensor(x.shape.batch, x.shape.tokens, x.shape.heads, x.shape.dim);
+  };
+  attention_gradients d = {zero(q), zero(k), zero(v), zero(q), zero(k), zero(v), {}, {}, {}, {}};
+  d.sink_logits.assign(rule.sink_logits.size(), 0);
+  d.sink_sizes = d.sink_logits;
+  d.bias.assign(rule.bias.size(), 0);
+  d.bias_sizes = d.bias;
+  const long double scale = scale_of(q.shape.dim, rule.basic);
+  for (long b = 0; b < batch; ++b)
+    for (long h = 0; h < heads; ++h)
+      for (long i = 0; i < queries; ++i) {
+        const long kv = h / (heads / k.shape.heads);
+        const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
+        long double along = 0, along_size = 0;
+        for (long e = 0; e < v.shape.dim; ++e) {
+          along += g(b, i, h, e) * out(b, i, h, e);
+          along_size += std::abs(g(b, i, h, e) * out(b, i, h, e));
+        }
+        if (!rule.sink_logits.empty()) {
+          d.sink_logits[static_cast<std::size_t>(h)] -= s.sink_weights[n] * along;
+          d.sink_sizes[static_cast<std::size_t>(h)] += s.sink_weights[n] * along_size;
+        }
+        for (long j = 0; j < keys; ++j) {
+          if (!rule.sees(b, h, i, j, queries, keys)) continue;
+          const long double w = s.weights(b, h, i, j), gain = s.gains(b, h, i, j);
+          long double product = 0, size = 0;
+          for (long e = 0; e < v.shape.dim; ++e) {
+            product += g(b, i, h, e) * v(b, j, kv, e);
+            size += std::abs(g(b, i, h, e) * v(b, j, kv, e));
+            d.v(b, j, kv, e) += w * gain * g(b, i, h, e);
+            d.v_size(b, j, kv, e) += w * gain * std::abs(g(b, i, h, e));
+          }
+          const long double slope = w * (product * gain - along), slope_size = w * (size * gain + along_size);
+          if (!rule.bias.empty()) {
+            d.bias[rule.bias_index(b, h, i, j)] += slope;
+            d.bias_sizes[rule.bias_index(b, h, i, j)] += slope_size;
+          }
+          for (long e = 0; e < q.shape.dim; ++e) {
+            d.q(b, i, h, e) += scale * slope * s.bends(b, h, i, j) * k(b, j, kv, e);
+            d.q_size(b, i, h, e) += std::abs(scale * slope_size * k(b, j, kv, e));
+            d.k(b, j, kv, e) += scale * slope * s.bends(b, h, i, j) * q(b, i, h, e);
+            d.k_size(b, j, kv, e) += std::abs(scale * slope_size * q(b, i, h, e));
+          }
+        }
+      }
+  return d;
+}
+
+}  // namespace reference
+
+#endif  // ROPE_TESTS_ATTENTION_GRADIENT_REFERENCE_HPP
