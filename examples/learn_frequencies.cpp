@@ -1,0 +1,216 @@
+// Learns rotary frequencies by gradient descent. A teacher attends with eight planted frequencies, of
+// wavelengths that no schedule has; a student starts from the usual schedule, sees the teacher's outputs
+// only, and follows the gradient through attention and rotation until it turns as the teacher does. Sequences
+// start short: a frequency that is off by d turns wrong by d * distance, and over a distance of more than
+// half a turn the error no longer says in which direction to go. Once they are right for short distances,
+// longer ones sharpen them. Usage: rope_learn_frequencies [figure.svg]
+
+#include <rope/rope.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <numbers>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using rope::half_split;
+using rope::Index;
+
+constexpr Index batch = 4, heads = 4, head_dim = 16, pairs = head_dim / 2;
+constexpr int steps_per_length = 200;
+constexpr double wavelengths[pairs] = {4, 5.5, 9, 13, 21, 37, 55, 89};  // of the teacher, in tokens
+
+/// Heads of one call, [batch, tokens, heads, head_dim], and their gradient.
+struct tensor {
+  Index tokens;
+  std::vector<double> values;
+
+  explicit tensor(Index length)
+      : tokens(length), values(static_cast<std::size_t>(batch * length * heads * head_dim)) {}
+  rope::head_view<double> view() { return rope::bshd(values.data(), batch, tokens, heads, head_dim); }
+};
+
+tensor random_heads(Index tokens, std::mt19937_64& generator) {
+  std::normal_distribution<double> normal;
+  tensor x(tokens);
+  for (double& value : x.values) value = normal(generator);
+  return x;
+}
+
+/// The mean squared distance of the student's outputs from the teacher's, and its gradient by the
+/// frequencies.
+struct lesson {
+  double loss;
+  Eigen::ArrayXd gradient;
+};
+
+lesson study(const Eigen::ArrayXd& inv_freq, const rope::frequencies& teacher, Index tokens,
+             std::mt19937_64& generator) {
+  tensor q = random_heads(tokens, generator), k = random_heads(tokens, generator),
+         v = random_heads(tokens, generator);
+  tensor target(tokens), out(tokens), d_out(tokens), d_q(tokens), d_k(tokens), d_v(tokens);
+  const rope::attention_options options = {.scale = 1};
+  const rope::frequency_table<double> theirs(teacher, tokens),
+      ours(rope::frequencies::custom(inv_freq), tokens);
+  rope::attention<half_split>(q.view(), k.view(), v.view(), target.view(), theirs, options);
+  rope::attention<half_split>(q.view(), k.view(), v.view(), out.view(), ours, options);
+
+  double loss = 0;
+  const double share = 1 / static_cast<double>(out.values.size());
+  for (std::size_t n = 0; n < out.values.size(); ++n) {
+    const double error = out.values[n] - target.values[n];
+    loss += share * error * error;
+    d_out.values[n] = 2 * share * error;
+  }
+
+  // From the output to the unrotated queries and keys, and from those to the frequencies.
+  rope::attention_gradient<half_split>(q.view(), k.view(), v.view(), out.view(), d_out.view(), d_q.view(),
+                                       d_k.view(), d_v.view(), ours, options);
+  return {loss, rope::inv_freq_gradient<half_split>(q.view(), d_q.view(), ours).col(0) +
+                    rope::inv_freq_gradient<half_split>(k.view(), d_k.view(), ours).col(0)};
+}
+
+/// Kingma and Ba 2014, arXiv:1412.6980, algorithm 1.
+struct adam {
+  Eigen::ArrayXd mean = Eigen::ArrayXd::Zero(pairs), square = Eigen::ArrayXd::Zero(pairs);
+  int steps = 0;
+
+  Eigen::ArrayXd step(const Eigen::ArrayXd& gradient, double rate) {
+    ++steps;
+    mean = 0.9 * mean + 0.1 * gradient;
+    square = 0.99 * square + 0.01 * gradient.square();
+    return rate * (mean / (1 - std::pow(0.9, steps))) /
+           ((square / (1 - std::pow(0.99, steps))).sqrt() + 1e-12);
+  }
+};
+
+struct record {
+  Index tokens;
+  double loss;
+  Eigen::ArrayXd inv_freq;
+};
+
+/// Two panels: the loss, and the path of every frequency to its planted value.
+class figure {
+ public:
+  figure(const std::vector<record>& history, const Eigen::ArrayXd& planted)
+      : history_(history), planted_(planted) {}
+
+  std::string svg() {
+    text_ =
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 920 430' font-family='sans-serif' "
+        "font-size='12' "
+        "fill='#333'>\n<rect width='920' height='430' fill='white'/>\n";
+    panel(70, "loss: mean squared error of the output", "1e", -32, 0, 4);
+    std::string path;
+    for (std::size_t n = 0; n < history_.size(); ++n)
+      path += point(n, std::log10(std::max(history_[n].loss, 1e-32)));
+    line(path, "#0b66c3", 1);
+    panel(530, "inv_freq of every pair [rad per token], planted values dashed", "1e", -3.6, 0.4, 1);
+    for (Index i = 0; i < pairs; ++i) {
+      const std::string color = "hsl(" + std::to_string(210 + i * 18) + ",65%,45%)";
+      path.clear();
+      for (std::size_t n = 0; n < history_.size(); ++n)
+        path += point(n, std::log10(std::max(std::abs(history_[n].inv_freq(i)), 2.6e-4)));
+      const double goal = std::log10(planted_(i));
+      line(path, color, 2);
+      line(point(0, goal) + point(history_.size() - 1, goal), "#222", 1, " stroke-dasharray='3 6'");
+    }
+    return text_ + "</svg>\n";
+  }
+
+ private:
+  static constexpr double width = 360, top = 50, height = 320;
+
+  std::string point(std::size_t n, double value) const {
+    const double x = left_ + width * static_cast<double>(n) / static_cast<double>(history_.size() - 1);
+    const double y = top + height * (high_ - value) / (high_ - low_);
+    return std::to_string(x) + ',' + std::to_string(y) + ' ';
+  }
+  void line(const std::string& points, const std::string& color, int size, const std::string& more = {}) {
+    text_ += "<polyline fill='none' stroke='" + color + "' stroke-width='" + std::to_string(size) + "'" +
+             more + " points='" + points + "'/>\n";
+  }
+  void label(double x, double y, const std::string& words, const char* anchor) {
+    text_ += "<text x='" + std::to_string(x) + "' y='" + std::to_string(y) + "' text-anchor='" + anchor +
+             "'>" + words + "</text>\n";
+  }
+  /// Axes from 10^low to 10^high, with the length of the sequences under the steps.
+  void panel(double left, const std::string& title, const std::string& prefix, double low, double high,
+             int every) {
+    left_ = left;
+    low_ = low;
+    high_ = high;
+    label(left, 30, title, "start");
+    for (int power = static_cast<int>(std::ceil(low)); power <= high; power += every) {
+      const double y = top + height * (high - power) / (high - low);
+      line(std::to_string(left) + ',' + std::to_string(y) + ' ' + std::to_string(left + width) + ',' +
+               std::to_string(y),
+           "#e4e4e4", 1);
+      label(left - 8, y + 4, prefix + std::to_string(power), "end");
+    }
+    for (std::size_t n = 0; n < history_.size(); n += steps_per_length) {
+      const double x = left + width * static_cast<double>(n) / static_cast<double>(history_.size() - 1);
+      line(std::to_string(x) + ',' + std::to_string(top) + ' ' + std::to_string(x) + ',' +
+               std::to_string(top + height),
+           "#e4e4e4", 1);
+      label(x + 4, top + height + 16, std::to_string(history_[n].tokens), "start");
+    }
+    label(left + width / 2, top + height + 36, "steps of Adam, under the length of the sequences in tokens",
+          "middle");
+  }
+
+  const std::vector<record>& history_;
+  const Eigen::ArrayXd& planted_;
+  std::string text_;
+  double left_ = 0, low_ = 0, high_ = 1;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string path = count > 1 ? arguments[1] : "learn_frequencies.svg";
+  Eigen::ArrayXd planted(pairs);
+  for (Index i = 0; i < pairs; ++i) planted(i) = 2 * std::numbers::pi / wavelengths[i];
+  const auto teacher = rope::frequencies::custom(planted);
+  Eigen::ArrayXd inv_freq = rope::frequencies(head_dim).inv_freq().col(0);
+
+  std::mt19937_64 generator(1);
+  std::vector<record> history;
+  std::printf("%-6s %-6s %-12s %s\n", "step", "tokens", "loss", "largest |inv_freq - planted| / planted");
+  adam optimiser;
+  for (Index tokens = 4; tokens <= 32; tokens *= 2) {
+    for (int step = 0; step < steps_per_length; ++step) {
+      const lesson now = study(inv_freq, teacher, tokens, generator);
+      history.push_back({tokens, now.loss, inv_freq});
+      if (step % 50 == 0)
+        std::printf("%-6zu %-6td %-12.3e %.2e\n", history.size() - 1, tokens, now.loss,
+                    ((inv_freq - planted).abs() / planted).maxCoeff());
+      // From a stride that crosses the gap to one that settles.
+      const double rate = 0.03 * std::pow(1e-4, static_cast<double>(history.size()) / (4 * steps_per_length));
+      inv_freq -= optimiser.step(now.gradient, rate);
+    }
+  }
+
+  std::printf("\n%-5s %-12s %-12s %-12s %s\n", "pair", "start", "learned", "planted", "wavelength");
+  for (Index i = 0; i < pairs; ++i)
+    std::printf("%-5td %-12.8f %-12.8f %-12.8f %.6f\n", i, history.front().inv_freq(i), inv_freq(i),
+                planted(i), 2 * std::numbers::pi / inv_freq(i));
+  std::ofstream file(path);
+  file << figure(history, planted).svg();
+  file.close();
+  if (!file) {
+    std::fprintf(stderr, "cannot write %s\n", path.c_str());
+    return 1;
+  }
+  const double error = ((inv_freq - planted).abs() / planted).maxCoeff();
+  const bool recovered = error < 1e-12;
+  std::printf("\n%s: the largest relative error is %.2e; see %s\n", recovered ? "recovered" : "NOT RECOVERED",
+              error, path.c_str());
+  return recovered ? 0 : 1;
+}
