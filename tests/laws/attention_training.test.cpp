@@ -88,12 +88,25 @@ void check(std::vector<double>& values, const std::vector<double>& gradient,
     CHECK_THAT(gradient[n], testing::WithinAbs(difference(values[n], loss), allowed));
 }
 
-std::vector<rope::attention_options> all_options() {
+/// `sink_logits` [heads] and `bias` [heads, queries, keys] outlive the options.
+std::vector<rope::attention_options> all_options(const std::vector<float>& sink_logits,
+                                                 const std::vector<float>& bias) {
+  rope::attention_options everything = {.window = 5, .softcap = 1.2, .sinks = 1, .sink_logits = sink_logits};
+  everything.bias = rope::scores(bias.data(), 1, heads, queries, keys);
+  everything.dropout = 0.3;
+  everything.dropout_seed = 11;
   return {{},
           {.causal = false},
           {.scale = 1.3, .softcap = 0.9},
           {.window = 3},
-          {.causal = false, .window = 2, .softcap = 2}};
+          {.causal = false, .window = 2, .softcap = 2},
+          everything};
+}
+
+std::vector<float> random_floats(testing::random& numbers, Index count) {
+  std::vector<float> values;
+  for (Index n = 0; n < count; ++n) values.push_back(static_cast<float>(2 * numbers.unit() - 1));
+  return values;
 }
 
 }  // namespace
@@ -101,8 +114,10 @@ std::vector<rope::attention_options> all_options() {
 TEST_CASE("the backward pass is the derivative of the forward pass") {
   testing::random numbers(testing::seed());
   model m(numbers);
+  const auto sink_logits = random_floats(numbers, heads),
+             bias = random_floats(numbers, heads * queries * keys);
   std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
-  for (const rope::attention_options& options : all_options()) {
+  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     m.options = options;
     auto out = m.output();
     rope::attention_gradient(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
@@ -113,19 +128,34 @@ TEST_CASE("the backward pass is the derivative of the forward pass") {
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);
     check(m.v, d_v, loss);
+
+    // The same from the log-sum-exp that the forward pass writes.
+    std::vector<double> sums(static_cast<std::size_t>(batch * queries * heads));
+    m.options.log_sum_exp = sums;
+    out = m.output();
+    rope::attention_gradient(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
+                             m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
+                             m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim),
+                             m.options);
+    m.options.log_sum_exp = {};
+    check(m.q, d_q, loss);
+    check(m.k, d_k, loss);
+    check(m.v, d_v, loss);
   }
 }
 
 TEST_CASE("the backward pass with a table reaches unrotated heads and the frequencies") {
   testing::random numbers(testing::seed());
   model m(numbers);
+  const auto sink_logits = random_floats(numbers, heads),
+             bias = random_floats(numbers, heads * queries * keys);
   std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
   Eigen::ArrayXXd inv_freq(3, 1);  // rotary_dim 6 of 8
   inv_freq << 1.1, 0.4, 0.05;
   const auto table = [&] {
     return rope::frequency_table<double>(rope::frequencies::custom(inv_freq, 1.2), -10, 20);
   };
-  for (const rope::attention_options& options : all_options()) {
+  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     m.options = options;
     const auto rotation = table();
     auto out = m.output(rotation);
@@ -152,10 +182,12 @@ TEST_CASE("the backward pass with a table reaches unrotated heads and the freque
 TEST_CASE("the backward pass with xPos reaches the rates") {
   testing::random numbers(testing::seed());
   model m(numbers);
+  const auto sink_logits = random_floats(numbers, heads),
+             bias = random_floats(numbers, heads * queries * keys);
   std::vector<double> d_q(m.q.size()), d_k(m.k.size()), d_v(m.v.size());
   rope::xpos_growth growth = {.center = 4, .scale_base = 8, .rates = rope::xpos_rates(head_dim)};
   const auto tables = [&] { return rope::xpos<double>(rope::frequencies(head_dim), 12, growth); };
-  for (const rope::attention_options& options : all_options()) {
+  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     if (!options.causal) continue;
     m.options = options;
     const auto rotation = tables();

@@ -268,24 +268,19 @@ TEST_CASE("attention takes the positions of the options") {
   const std::vector<std::int64_t> queries = {30, 31, 32, 33, 40, 7, 8, 9, 10, 11};
   const std::vector<std::int64_t> keys = {-1, 0, 1, 2, 3, 31, 32, 33, 50, 5, 6, 7, 8, 9, 10, 11, 12, 13};
   const rope::attention_options options = {.window = 31, .query_positions = queries, .key_positions = keys};
-  // The attention of this build may not know the options yet; what is rotated, and by what, is then compared.
-  const auto q = attention_call::stored<double>(x.q), k = attention_call::stored<double>(x.k);
-  const rope::head_view<const double> q_view = attention_call::view(q, x.q),
-                                      k_view = attention_call::view(k, x.k);
-  const rope::detail::visibility rule(options, {2, 5, 9, 2, 8});
-  const auto got = rope::detail::rotated_operands<half_split, double>("attention", q_view, k_view,
-                                                                      tables.queries(), tables.keys(), rule);
-  auto q_expected = q, k_expected = k;
-  rope::rotate<half_split>(attention_call::view(q_expected, x.q), tables.queries(), queries);
-  rope::rotate<half_split>(attention_call::view(k_expected, x.k), tables.keys(), keys);
-  for (long b = 0; b < 2; ++b)
-    for (long h = 0; h < 2; ++h)
-      for (long d = 0; d < 8; ++d) {
-        for (long t = 0; t < 5; ++t)
-          CHECK(got.q.at(b, t, h)[d] == q_expected[attention_call::place(x.q, axes::bshd, b, t, h, d)]);
-        for (long t = 0; t < 9; ++t)
-          CHECK(got.k.at(b, t, h)[d] == k_expected[attention_call::place(x.k, axes::bshd, b, t, h, d)]);
-      }
+  const tensor got = attention_call::output_of<double>(x, axes::bshd, [&](auto q, auto k, auto v, auto out) {
+    rope::attention<half_split>(q, k, v, out, tables, options);
+  });
+  operands turned = x;
+  auto q = attention_call::stored<double>(x.q), k = attention_call::stored<double>(x.k);
+  rope::rotate<half_split>(attention_call::view(q, x.q), tables.queries(), queries);
+  rope::rotate<half_split>(attention_call::view(k, x.k), tables.keys(), keys);
+  turned.q = attention_call::loaded(q, x.q);
+  turned.k = attention_call::loaded(k, x.k);
+  const tensor expected = attention_call::output_of<double>(
+      turned, axes::bshd, [&](auto a, auto b, auto c, auto out) { rope::attention(a, b, c, out, options); });
+  CHECK(got.values == expected.values);
+  CHECK(expected.largest() > 0);
 }
 
 TEMPLATE_TEST_CASE("the gradient by the rates is the derivative, on both sides", "", float, double) {
