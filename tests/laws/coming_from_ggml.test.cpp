@@ -83,12 +83,13 @@ TEST_CASE("ggml: ggml_rope_ext", "[coming_from]") {
     CHECK(ggml.error(memory, halves, 64, theta, 0, 1 + 0.1L * std::log(4.0L)) <= 1);
   }
   SECTION("ggml_rope_ext_back") {
-    rotate<half_split>(x, table, pos);
-    unrotate<half_split>(x, table, pos);
-    long double worst = 0;
-    for (std::size_t i = 0; i < memory.values.size(); ++i)
-      worst = (std::max)(worst, std::abs(static_cast<long double>(memory.values[i]) - before.values[i]));
-    CHECK(worst <= tolerance::inverse_bound<float>(std::hypot(4.0L, 4.0L)));
+    rotate_gradient<half_split>(x, table, pos);
+    CHECK(ggml.error(memory, halves, 64, [&](Index i) { return -f(i); }) <= 1);
+    memory = before;
+    const frequency_table magnified(frequencies::custom(table.inv_freq(), 1.25), 4096);
+    rotate_gradient<half_split>(x, magnified, pos);
+    CHECK(ggml.error(
+              memory, halves, 64, [&](Index i) { return -f(i); }, 0, 1.25L) <= 1);
   }
 }
 

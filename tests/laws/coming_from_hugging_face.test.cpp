@@ -247,6 +247,16 @@ TEST_CASE("transformers: temperatures", "[coming_from]") {
   }
 }
 
+TEST_CASE("transformers: gradients", "[coming_from]") {
+  fixture x;
+  tensor4& d_q = x.q;
+  frequency_table table(frequencies(64), 8192);
+  rotate_gradient<half_split>(bhsd(d_q), table);
+  CHECK(rotation_error(x.q_before, d_q, halves, 32, [&](Index r, Index i) {
+          return -static_cast<long double>(other::on_axis(d_q, r, 2)) * other::inv_freq(1e4L, i, 64);
+        }) <= 1);
+}
+
 // get_rope_index and apply_multimodal_rotary_pos_emb: three tokens of text, an image of 4 x 4 patches, two of
 // text.
 TEST_CASE("transformers: multimodal positions", "[coming_from]") {

@@ -241,6 +241,41 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
 }
 
+TEST_CASE("rotary-embedding-torch: learned frequencies", "[coming_from]") {
+  fixture x;
+  const tensor4& q = x.q;
+  const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss by q
+  frequency_table table(frequencies(32), 8192);
+  const Eigen::ArrayXXd d_freqs = inv_freq_gradient<interleaved>(bhsd(q), bhsd(d_q), table);
+  // What autograd computes: the angle of pair i is freqs[i] * token, and turns (u, v) towards (-v, u).
+  for (Index i = 0; i < 16; ++i) {
+    long double sum = 0, size = 0;
+    for (Index r = 0; r < q.rows(); ++r) {
+      const long double u = q(r, 2 * i), v = q(r, 2 * i + 1), a = d_q(r, 2 * i), b = d_q(r, 2 * i + 1);
+      sum += static_cast<long double>(token(q, r)) * (u * b - v * a);
+      size += static_cast<long double>(token(q, r)) * (std::abs(u * b) + std::abs(v * a));
+    }
+    CHECK(std::abs(d_freqs(i, 0) - sum) <= static_cast<long double>(q.rows() + 3) * 0x1p-53L * size);
+  }
+}
+
+TEST_CASE("rotary-embedding-torch: xPos", "[coming_from]") {
+  fixture x;
+  tensor4 &q = x.q, &k = x.k;
+  const Index tokens = 20;
+  const xpos tables(frequencies(32), tokens, {.center = tokens / 2, .scale_base = 512});
+  rotate<interleaved>(bhsd(q), tables.queries());
+  rotate<interleaved>(bhsd(k), tables.keys());
+  const auto angle = [&](Index r, Index i) { return static_cast<long double>(token(q, r)) * lang(i, 32); };
+  const auto scale = [&](Index r, Index i) {  // get_scale: (t - len // 2) / scale_base
+    return std::pow((2 * static_cast<long double>(i) + 0.4L * 32) / (1.4L * 32),
+                    static_cast<long double>(token(q, r) - 10) / 512);
+  };
+  CHECK(scaled_rotation_error(x.before, q, neighbours, 16, angle, scale) <= 1);
+  CHECK(scaled_rotation_error(x.k_before, k, neighbours, 16, angle,
+                              [&](Index r, Index i) { return 1 / scale(r, i); }) <= 1);
+}
+
 TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
   tensor4 q({1, 1, 8 * 64 * 32, 64}, 1);  // (batch, heads, 8 * 64 * 32, head_dim)
   const tensor4 before = q;
