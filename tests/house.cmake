@@ -11,12 +11,15 @@ endfunction()
 set(levels
   "version"
   "config"
-  "layout softmax parallel position_maps dropout"
-  "frequencies phase positions view grid_positions token_order multimodal_positions"
+  "cache_policy dropout layout parallel position_maps softmax"
+  "frequencies grid_positions multimodal_positions phase positions token_order view"
   "permute scaling table temperature"
-  "axes fourier given_table rotate scaling_variants model_rope attention_options"
-  "attention gradient kv_cache polar import_hugging_face import_gguf video_axes vision_axes rotate_heads model_axes model_tables"
-  "attention_gradient describe multi_head_attention xpos"
+  "attention_options axes fourier given_table model_rope rotate scaling_variants"
+  "attention gradient import_gguf import_hugging_face kv_cache model_axes model_tables polar ring_cache"
+  "rotate_heads video_axes vision_axes"
+  "attention_gradient cached_attention describe multi_head_weights xpos"
+  "multi_head_attention"
+  "multi_head_attention_gradient"
   "rope")
 set(level 0)
 foreach(line IN LISTS levels)

@@ -2,18 +2,20 @@
 #ifndef ROPE_KV_CACHE_HPP
 #define ROPE_KV_CACHE_HPP
 
-#include <algorithm>  // std::copy_n, std::max
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
+#include <span>
+#include <utility>  // std::move
 #include <vector>
 
+#include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/cache_memory.hpp>
+#include <rope/detail/cache_rows.hpp>
+#include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/storage.hpp>
 #include <rope/phase.hpp>
-#include <rope/rotate.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -21,16 +23,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
-
-/// An address that is the same for one layout and different for two.
-template <class Layout>
-const void* layout_identity() {
-  static const char identity = 0;
-  return &identity;
-}
-
-}  // namespace detail
 
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
@@ -38,92 +30,113 @@ const void* layout_identity() {
 ///     cache.append(k, v);
 ///     attention(q, cache.keys(), cache.values(), out);
 ///
-/// or, with the rotation checked by the cache, `cache.append<Layout>(k, v, table)` and, before the query is
-/// rotated, `cache.require<Layout>(table)`. The position of a cached token is its index. Memory is [batch,
-/// kv_heads, capacity, head_dim], so the keys of one head are contiguous for a query that reads them all.
+/// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
 ///
-/// \tparam T  a channel type
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
 ///
-/// Invariant: tokens [0, size()) are written, the rest is indeterminate and never visible.
+/// A token's position is one more than the largest in its row when it is appended, 0 in an empty row; `shift`
+/// changes it. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
+/// query that reads them all.
+///
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was.
 template <class T>
 class kv_cache {
-  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-
  public:
+  using value_type = T;
+
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the cache exceeds the
   /// address space
-  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0)
-      : batch_(batch),
-        capacity_(capacity),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim == 0 ? head_dim : value_dim),
-        keys_(checked_size(head_dim_)),
-        values_(checked_size(value_dim_)) {}
+  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
+           key_storage storage = key_storage::rotated)
+      : memory_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim),
+        rows_(batch, capacity),
+        storage_(storage) {}
 
-  /// Tokens stored per row.
-  Index size() const { return size_; }
+  Index batch() const { return memory_.batch(); }
   /// Tokens that can be stored per row.
-  Index capacity() const { return capacity_; }
+  Index capacity() const { return memory_.slots(); }
+  key_storage storage() const { return storage_; }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows_.common_size("kv_cache::size"); }
+  /// Tokens stored in row b.  Throws: std::out_of_range
+  Index size(Index b) const { return rows_.size(rows_.checked("kv_cache::size", b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return rows_.positions(rows_.checked("kv_cache::positions", b));
+  }
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
+  /// are at `row_starts(cache.next_positions())`.
+  std::span<const std::int64_t> next_positions() const { return rows_.next(); }
 
   /// Copies new tokens behind the stored ones.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], already rotated if the model rotates keys; the cache
-  /// cannot know by
-  ///           which table, so it takes no keys through `append(k, v, table)` besides
-  /// \param v  [batch, tokens, kv_heads, value_dim]
+  /// \param k       [batch, tokens, kv_heads, head_dim]; for raw storage not rotated, else already rotated if
+  ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
+  ///                `append(k, v, table)` besides
+  /// \param v       [batch, tokens, kv_heads, value_dim]
+  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
   ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, std::length_error if the tokens do
-  /// not fit;
-  ///          the cache is then unchanged
-  template <class K, class V>
-  void append(head_view<K> k, head_view<V> v) {
-    check_new(k, v);
-    if (size_ > 0 && rotation_ != rotation{})
+  /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
+  ///          std::length_error if the tokens do not fit
+  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
+  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (!rows_.empty() && rotation_.known())
       ROPE_THROW(
           std::invalid_argument,
           detail::message(
               "kv_cache::append: this cache rotates its keys, give the table, got none for keys of table ",
               rotation_.table));
     rotation_ = {};
-    copy(k, keys_.data(), head_dim_);
-    copy(v, values_.data(), value_dim_);
-    size_ += k.tokens;
+    for (Index b = 0; b < batch(); ++b)
+      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
+    rows_.append(k.tokens, counts);
   }
 
-  /// Rotates copies of new keys by the positions they are stored at, and appends them. The cache then belongs
-  /// to this layout and to tables that rotate like this one: a schedule that depends on length (dynamic NTK,
-  /// LongRoPE) cannot be exchanged under a cache unnoticed.
+  /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
+  /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
+  /// cannot be exchanged under a cache unnoticed.
   ///
   /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
   ///
-  /// Throws:  as above; std::invalid_argument if the cache holds keys of another table or layout, or keys
-  /// whose table is
-  ///          not known; std::out_of_range if a position is outside the table; the cache is then unchanged
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
+  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
   template <class Layout, class K, class V, class S>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table) {
-    check_new(k, v);
+  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
+              std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::append: raw keys are rotated when they are read, append(k, v), got "
+                          "table ",
+                          table.fingerprint()));
     require<Layout>(table);
-    const detail::contiguous_positions positions = {size_};
-    detail::check_rotation<Layout>("kv_cache::append", k, table, positions);
-    detail::rotate_all<Layout, false, T>(k, all_keys().token_range(size_, k.tokens), table, positions);
-    copy(v, values_.data(), value_dim_);
-    size_ += k.tokens;
-    rotation_ = {table.fingerprint(), detail::layout_identity<Layout>()};
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          "kv_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          table, detail::contiguous_positions{rows_.next(b)});
+    for (Index b = 0; b < batch(); ++b)
+      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
+                                             table, rows_.next(b));
+    rows_.append(k.tokens, counts);
+    rotation_ = detail::rotation_by<Layout>(table);
   }
 
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one.
+  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
+  /// meet every table.
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
   void require(const frequency_table<S>& table) const {
-    if (size_ > 0 && rotation_ != rotation{table.fingerprint(), detail::layout_identity<Layout>()})
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     "kv_cache: keys must meet the layout and the table they were rotated by, got table ",
-                     table.fingerprint(), " for keys of table ", rotation_.table));
+    if (!rows_.empty() && storage_ == key_storage::rotated)
+      detail::require_rotation<Layout>("kv_cache", rotation_, table);
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -132,11 +145,15 @@ class kv_cache {
   ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
   ///
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  /// tables are of
-  ///            the same pairs, over a range of positions, with exact angles; the cache is then unchanged
+  ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache::rebase: raw keys have no angles, read them by another table, got "
+                                 "table ",
+                                 to.fingerprint()));
     require<Layout>(from);
     if (from.pairs() != to.pairs())
       ROPE_THROW(std::invalid_argument,
@@ -148,114 +165,118 @@ class kv_cache {
                      "kv_cache::rebase: the angle must be position * inv_freq in both tables, not of float "
                      "angles or coordinates, got exact = ",
                      from.is_exact_range(), " and ", to.is_exact_range()));
-    const Index pairs = to.pairs();
-    std::vector<phase> step(static_cast<std::size_t>(pairs)), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i)
-      step[i] = phase_of(to.inv_freq()(static_cast<Index>(i), 0)) +
-                -phase_of(from.inv_freq()(static_cast<Index>(i), 0));
-    detail::storage<S> row(2 * step.size());
-    const head_view<T> keys = all_keys();
-    for (Index t = 0; t < size_; ++t) {
-      detail::write_table_row(now.data(), pairs, to.attention_factor() / from.attention_factor(), row.data(),
-                              row.data() + pairs);
-      for (Index b = 0; b < batch_; ++b)
-        detail::rotate_token<Layout>(detail::token_heads<T>{keys.at(b, t, 0), keys.at(b, t, 0), heads_,
-                                                            keys.head_stride, keys.head_stride},
-                                     detail::table_row<S, false>{row.data(), row.data() + pairs, pairs, S(1)},
-                                     0);
-      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
-    }
+    std::vector<phase> step = detail::steps_of(to);
+    const std::vector<phase> before = detail::steps_of(from);
+    for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+    detail::key_turn<Layout, T> turn(std::move(step), to.attention_factor() / from.attention_factor());
+    for (Index t = 0; t < capacity(); ++t)
+      for (Index b = 0; b < batch(); ++b)
+        if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
     rotation_.table = to.fingerprint();
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); the cache is then unchanged
-  void truncate(Index size) {
-    if (size < 0 || size > size_)
-      ROPE_THROW(std::out_of_range,
-                 detail::message("kv_cache::truncate: size must be in [0, ", size_, "], got ", size));
-    size_ = size;
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) {
+    rows_.truncate("kv_cache::truncate", rows_.rows("kv_cache::truncate", row), size);
+  }
+
+  /// Forgets tokens [first, last); the later ones move up and keep their positions. With `shift`, which then
+  /// closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  ///
+  ///     cache.remove(keep, keep + n);  cache.shift<Layout>(keep, cache.size(), -n, table);
+  ///
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size()
+  /// Cost:    one pass over the tokens behind
+  void remove(Index first, Index last, batch_row row = every_row) {
+    const detail::row_range rows = rows_.rows("kv_cache::remove", row);
+    rows_.check_tokens("kv_cache::remove", rows, first, last);
+    for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
+      memory_.move_down(b, last, first, size(b) - last);
+    rows_.remove(rows, first, last);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, last) of raw keys: exact.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
+  ///          magnitude; std::invalid_argument if the cache stores rotated keys
+  void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
+    if (storage_ != key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::shift: rotated keys are turned by a table, give it and the layout, "
+                          "got a delta of ",
+                          delta));
+    rows_.shift(checked_shift(first, last, delta, row), first, last, delta);
+  }
+
+  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  ///
+  ///     k' = R(delta) k,  without the attention_factor, which k has already
+  ///
+  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
+  ///            the table has exact angles. A schedule that depends on length has another table at another
+  ///            length, and is refused with it
+  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+  template <class Layout, class S>
+  void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
+             batch_row row = every_row) {
+    if (storage_ == key_storage::raw) return shift(first, last, delta, row);
+    require<Layout>(table);
+    if (!table.is_exact_range())
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::shift: the angle must be position * inv_freq, not of float angles "
+                          "or coordinates, got exact = ",
+                          table.is_exact_range()));
+    const detail::row_range rows = checked_shift(first, last, delta, row);
+    detail::key_turn<Layout, T> turn(detail::steps_of(table), 1.0);
+    if (delta != 0)
+      for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
+        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
+    rows_.shift(rows, first, last, delta);
   }
 
   /// Forgets every token; the capacity stays.
-  void clear() { size_ = 0; }
+  void clear() { rows_.clear(); }
 
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
-  head_view<const T> keys() const { return view(keys_.data(), head_dim_).token_range(0, size_); }
+  ///
+  /// Throws:  std::invalid_argument if rows differ in size
+  head_view<const T> keys() const {
+    return memory_.keys().token_range(0, rows_.common_size("kv_cache::keys"));
+  }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  head_view<const T> values() const { return view(values_.data(), value_dim_).token_range(0, size_); }
+  head_view<const T> values() const {
+    return memory_.values().token_range(0, rows_.common_size("kv_cache::values"));
+  }
+  /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
+  head_view<const T> keys(Index b) const { return detail::row_of(memory_.keys(), b).token_range(0, size(b)); }
+  head_view<const T> values(Index b) const {
+    return detail::row_of(memory_.values(), b).token_range(0, size(b));
+  }
 
  private:
-  head_view<const T> view(const T* data, Index head_dim) const {
-    return bhsd(data, batch_, heads_, capacity_, head_dim);
-  }
-
-  head_view<T> all_keys() { return bhsd(keys_.data(), batch_, heads_, capacity_, head_dim_); }
-
   template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v) const {
-    static_assert(std::is_same_v<std::remove_const_t<K>, T> && std::is_same_v<std::remove_const_t<V>, T>,
-                  "kv_cache::append: k and v have the channel type of the cache");
-    check_shape("k", k, head_dim_);
-    check_shape("v", v, value_dim_);
-    if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::append: k and v must have the same tokens, got ", k.tokens,
-                                 " and ", v.tokens));
-    if (k.tokens > capacity_ - size_)
-      ROPE_THROW(std::length_error,
-                 detail::message("kv_cache::append: ", k.tokens, " tokens do not fit, the cache holds ",
-                                 size_, " of ", capacity_));
+  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+    memory_.check_new("kv_cache::append", k, v, counts);
+    rows_.check_room("kv_cache::append", k.tokens, counts);
   }
 
-  template <class X>
-  void check_shape(const char* name, const head_view<X>& x, Index head_dim) const {
-    detail::check_view("kv_cache::append", x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::append: ", name, " must be [", batch_, ", tokens, ", heads_, ", ",
-                                 head_dim, "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ",
-                                 x.head_dim, "]"));
+  detail::row_range checked_shift(Index first, Index last, std::int64_t delta, batch_row row) const {
+    const detail::row_range rows = rows_.rows("kv_cache::shift", row);
+    rows_.check_tokens("kv_cache::shift", rows, first, last);
+    rows_.check_shift("kv_cache::shift", rows, first, last, delta);
+    return rows;
   }
 
-  template <class X>
-  void copy(const head_view<X>& x, T* memory, Index head_dim) const {
-    const head_view<T> to = bhsd(memory, batch_, heads_, capacity_, head_dim);
-    for (Index b = 0; b < batch_; ++b)
-      for (Index h = 0; h < heads_; ++h)
-        for (Index t = 0; t < x.tokens; ++t) std::copy_n(x.at(b, t, h), head_dim, to.at(b, size_ + t, h));
-  }
-
-  std::size_t checked_size(Index head_dim) const {
-    Index size = Index(sizeof(T));
-    for (const Index extent : {batch_, capacity_, heads_, head_dim}) {
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("kv_cache: extents must not be negative, got [", batch_, ", ", capacity_,
-                                   ", ", heads_, ", ", head_dim, "]"));
-      // Strides are products of extents even where another one is zero.
-      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, detail::message("kv_cache: [", batch_, ", ", capacity_, ", ", heads_,
-                                                      ", ", head_dim, "] exceeds the address space"));
-      size *= (std::max)(extent, Index{1});
-    }
-    const bool empty = batch_ == 0 || capacity_ == 0 || heads_ == 0 || head_dim == 0;
-    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
-  }
-
-  /// How the stored keys were rotated; nothing for keys that came rotated.
-  struct rotation {
-    std::uint64_t table = 0;
-    const void* layout = nullptr;
-    friend bool operator==(const rotation&, const rotation&) = default;
-  };
-
-  Index batch_, capacity_, heads_, head_dim_, value_dim_;
-  Index size_ = 0;
-  rotation rotation_;
-  detail::storage<T> keys_;    // [batch, heads, capacity, head_dim]
-  detail::storage<T> values_;  // [batch, heads, capacity, value_dim]
+  detail::cache_memory<T> memory_;
+  detail::cache_rows rows_;
+  key_storage storage_;
+  detail::key_rotation rotation_;
 };
 
 }  // namespace ROPE_ABI

@@ -8,6 +8,8 @@
 #include <rope/attention_gradient.hpp>
 #include <rope/attention_options.hpp>
 #include <rope/axes.hpp>
+#include <rope/cache_policy.hpp>
+#include <rope/cached_attention.hpp>
 #include <rope/config.hpp>
 #include <rope/describe.hpp>
 #include <rope/dropout.hpp>
@@ -30,6 +32,7 @@
 #include <rope/polar.hpp>
 #include <rope/position_maps.hpp>
 #include <rope/positions.hpp>
+#include <rope/ring_cache.hpp>
 #include <rope/rotate.hpp>
 #include <rope/rotate_heads.hpp>
 #include <rope/scaling.hpp>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <rope/rotate.hpp>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -277,4 +278,193 @@ TEST_CASE("extents that are negative or exceed the address space are refused") {
   CHECK_THROWS_AS(kv_cache<float>(far, 1 << 30, 0, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(far, 0, 1 << 30, 1), std::length_error);
   CHECK_NOTHROW(kv_cache<float>(0, far, 1 << 10, 1));
+}
+
+namespace {
+
+using positions = std::vector<std::int64_t>;
+
+template <class T>
+positions positions_of(const kv_cache<T>& cache, long b) {
+  const auto span = cache.positions(b);
+  return {span.begin(), span.end()};
+}
+
+/// Tokens `places` of row b of a sequence, which are all that the row of the cache holds.
+template <class T>
+void check_row(const kv_cache<T>& cache, long b, const sequence<T>& tokens, const std::vector<long>& places) {
+  CHECK(cache.size(b) == static_cast<long>(places.size()));
+  const tensor keys = contents(cache.keys(b)), values = contents(cache.values(b));
+  bool same = keys.tokens == static_cast<long>(places.size());
+  for (std::size_t t = 0; same && t < places.size(); ++t)
+    for (long h = 0; h < 3; ++h) {
+      for (long d = 0; d < 5; ++d)
+        same = same && keys(0, static_cast<long>(t), h, d) == tokens.keys(b, places[t], h, d);
+      for (long d = 0; d < 4; ++d)
+        same = same && values(0, static_cast<long>(t), h, d) == tokens.values(b, places[t], h, d);
+    }
+  CHECK(same);
+}
+
+}  // namespace
+
+TEST_CASE("rows take as many of the new tokens as they are told") {
+  const sequence<float> tokens;
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<float> cache(2, 9, 3, 5, 4);
+  cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4),
+               std::vector<rope::Index>{4, 1});
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  check_row(cache, 1, tokens, {0});
+  cache.append(view(k, tokens.keys).token_range(4, 5), view(v, tokens.values).token_range(4, 5),
+               std::vector<rope::Index>{0, 5});
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  check_row(cache, 1, tokens, {0, 4, 5, 6, 7, 8});
+  CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4, 5});
+  CHECK(positions(cache.next_positions().begin(), cache.next_positions().end()) == positions{4, 6});
+
+  // What speaks of all rows needs one size.
+  const auto refused = [](const auto& call, const char* name) {
+    CHECK(throws_saying<std::invalid_argument>(
+        call, std::string("rope::kv_cache::") + name + ": every row must have the same size, got 4 and 6"));
+  };
+  refused([&] { (void)cache.size(); }, "size");
+  refused([&] { (void)cache.keys(); }, "keys");
+  refused([&] { (void)cache.values(); }, "values");
+  refused([&] { cache.truncate(2); }, "truncate");
+  refused([&] { cache.remove(0, 1); }, "remove");
+  // Row 1 has room for 3 tokens only, so row 0 gets none either.
+  CHECK(throws_saying<std::length_error>(
+      [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
+      "rope::kv_cache::append: 4 tokens do not fit, the cache holds 6 of 9"));
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  cache.truncate(4, rope::batch_row{1});
+  CHECK(cache.size() == 4);
+  check_row(cache, 1, tokens, {0, 4, 5, 6});
+}
+
+TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
+  const sequence<float> tokens;
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
+  const auto append = [&](long first, long count) {
+    cache.append(view(k, tokens.keys).token_range(first, count),
+                 view(v, tokens.values).token_range(first, count));
+  };
+  append(0, 8);
+  cache.remove(2, 5);
+  check_row(cache, 0, tokens, {0, 1, 5, 6, 7});
+  check_row(cache, 1, tokens, {0, 1, 5, 6, 7});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 5, 6, 7});
+  CHECK(cache.next_positions()[0] == 8);
+  cache.shift(2, 5, -3);
+  CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
+  CHECK(cache.next_positions()[1] == 5);
+  append(8, 2);
+  check_row(cache, 0, tokens, {0, 1, 5, 6, 7, 8, 9});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
+
+  cache.remove(0, 0);
+  cache.remove(6, 7, rope::batch_row{1});
+  cache.shift(0, 6, 100, rope::batch_row{1});
+  check_row(cache, 1, tokens, {0, 1, 5, 6, 7, 8});
+  CHECK(positions_of(cache, 1) == positions{100, 101, 102, 103, 104, 105});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
+  cache.remove(0, 7, rope::batch_row{0});
+  CHECK(cache.next_positions()[0] == 0);
+  CHECK(cache.next_positions()[1] == 106);
+}
+
+TEST_CASE("the next token comes after the largest position, wherever that is") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
+  tokens.append_to(cache, 0, 4);
+  cache.shift(1, 2, 50);
+  CHECK(positions_of(cache, 0) == positions{0, 51, 2, 3});
+  CHECK(cache.next_positions()[0] == 52);
+  tokens.append_to(cache, 4, 5);
+  CHECK(positions_of(cache, 1) == positions{0, 51, 2, 3, 52});
+  cache.truncate(1);
+  CHECK(cache.next_positions()[0] == 1);
+  cache.clear();
+  CHECK(cache.next_positions()[0] == 0);
+}
+
+TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing changes") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw), given(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 5);
+  tokens.append_to(given, 0, 5);
+  const rope::frequency_table<float> table(rope::frequencies(4), 20);
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+    CHECK(throws_saying<E>(call, "rope::kv_cache::" + text));
+    tokens.check(cache, 5);
+    tokens.check(given, 5);
+    CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
+  };
+  const std::out_of_range range("");
+  const std::invalid_argument invalid("");
+  const auto row = [](rope::Index b) { return rope::batch_row{b}; };
+  refused(range, "remove: tokens [2, 6) must be inside [0, 5)", [&] { cache.remove(2, 6); });
+  refused(range, "remove: tokens [-1, 2) must be inside [0, 5)", [&] { cache.remove(-1, 2); });
+  refused(range, "remove: tokens [3, 2) must be inside [0, 5)", [&] { cache.remove(3, 2); });
+  refused(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
+  refused(range, "shift: tokens [0, 6) must be inside [0, 5)", [&] { cache.shift(0, 6, 1); });
+  refused(range, "shift: tokens [4, 3) must be inside [0, 5)", [&] { cache.shift(4, 3, 1); });
+  refused(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
+  refused(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
+  refused(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
+  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
+  refused(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
+  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
+  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
+  const std::int64_t limit = std::int64_t{1} << 53;
+  for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
+                                   (std::numeric_limits<std::int64_t>::min)()})
+    refused(range, "shift: positions must stay within 2^53 in magnitude, got ",
+            [&] { cache.shift(0, 5, delta); });
+  refused(invalid, "shift: rotated keys are turned by a table", [&] { given.shift(0, 5, 1); });
+  refused(invalid, "append: raw keys are rotated when they are read, append(k, v), got table ", [&] {
+    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+    cache.append<rope::half_split>(view(k, tokens.keys), view(v, tokens.values), table,
+                                   std::vector<rope::Index>{1, 1});
+  });
+  refused(invalid, "append: counts must be [batch] = 2, got 3", [&] {
+    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, 1, 1});
+  });
+  refused(invalid, "append: counts must be in [0, tokens] = [0, 11], got -1", [&] {
+    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, -1});
+  });
+  refused(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
+  CHECK_NOTHROW(cache.require<rope::half_split>(table));
+  cache.shift(0, 5, limit - 4);
+  CHECK(cache.next_positions()[1] == limit + 1);
+}
+
+TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "", Eigen::half, Eigen::bfloat16) {
+  const sequence<float> tokens;  // floats that the 16-bit type does not hold
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<TestType> given(2, 11, 3, 5, 4), rotated(2, 11, 3, 5, 4);
+  given.append(view(k, tokens.keys), view(v, tokens.values));
+  const rope::frequency_table<float> table(rope::frequencies(4), 20);
+  rotated.template append<rope::interleaved>(view(k, tokens.keys), view(v, tokens.values), table);
+
+  auto turned = k;  // rotated in float, then rounded
+  rope::rotate<rope::interleaved>(view(turned, tokens.keys), table);
+  bool same = true;
+  const tensor plain = contents(given.keys()), after = contents(rotated.keys());
+  const tensor once = loaded(turned, tokens.keys), values = contents(rotated.values());
+  const auto rounded = [](double x) {
+    return static_cast<double>(static_cast<TestType>(static_cast<float>(x)));
+  };
+  for_each_element(tokens.keys, [&](long b, long t, long h, long d) {
+    same = same && plain(b, t, h, d) == rounded(tokens.keys(b, t, h, d)) &&
+           after(b, t, h, d) == rounded(once(b, t, h, d));
+  });
+  for_each_element(tokens.values, [&](long b, long t, long h, long d) {
+    same = same && values(b, t, h, d) == rounded(tokens.values(b, t, h, d));
+  });
+  CHECK(same);
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_POLICY_HPP
+#define ROPE_CACHE_POLICY_HPP
+
+#include <rope/config.hpp>
+
+/// The choices that the caches of keys and values have in common.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a cache stores of a key.
+enum class key_storage {
+  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
+  /// costs a rounding.
+  rotated,
+  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
+  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  raw
+};
+
+/// Which position a key of a ring_cache is rotated by.
+enum class ring_positions {
+  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
+  /// sliding window and visible sinks, computed with less memory.
+  sequence,
+  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
+  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
+  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  cache
+};
+
+/// One row of a batch, for the functions of a cache that otherwise change every row:
+/// `cache.truncate(5, batch_row{2})`.
+struct batch_row {
+  Index index;
+};
+/// Every row of a batch.
+inline constexpr batch_row every_row = {-1};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_POLICY_HPP

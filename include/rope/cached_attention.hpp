@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHED_ATTENTION_HPP
+#define ROPE_CACHED_ATTENTION_HPP
+
+#include <span>
+#include <type_traits>
+
+#include <rope/attention.hpp>
+#include <rope/config.hpp>
+#include <rope/detail/cached_call.hpp>
+#include <rope/layout.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+
+/// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
+///
+///     cache.append(k, v);
+///     attention(q, cache, out);
+///
+/// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
+/// + i. A key is visible by its position: `causal` where it is not after the query's, `window` by the
+/// difference of the two. A ring_cache brings its own window and sinks.
+///
+/// \param q       [batch, tokens, q.heads, head_dim]
+/// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
+///                values are widened
+/// \param out     [batch, tokens, q.heads, value_dim]
+/// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
+///                are written for the rest
+///
+/// Requires:  out shares no element with q unless it is the same view
+/// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
+///            of range, the cache stores raw keys, or a ring has overwritten keys that a query sees; out is
+///            then unchanged
+/// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
+/// Cost:      that of attention, of one row at a time; a copy of the keys and values of one head at a time
+///            where they are widened or rotated, and of those that a query sees where they are not at
+///            contiguous positions. No allocation once a call of the same size has been made on the thread
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
+               std::span<const Index> counts = {}) {
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout rotates by a table; give one, or leave the layout out");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  detail::cached_call<detail::unnamed_layout, T, Cache, float>(q, cache, out, nullptr, options, counts).run();
+}
+
+/// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
+/// positions.
+///
+///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
+///     attention<Layout>(q, cache, out, table);
+///
+/// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
+///               sinks + window - 1
+///
+/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
+///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
+///          unchanged
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
+               const attention_options& options = {}, std::span<const Index> counts = {}) {
+  static_assert(pair_layout<Layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  detail::cached_call<Layout, T, Cache, S>(q, cache, out, &table, options, counts).run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHED_ATTENTION_HPP

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::max, std::max_element
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <rope/cache_policy.hpp>
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/storage.hpp>
+
+/// Which tokens each row of a cache holds, and at which positions.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+
+/// counts [batch] or empty, each in [0, tokens].
+///
+/// Throws:  std::invalid_argument
+inline void check_counts(const char* function, std::span<const Index> counts, Index batch, Index tokens) {
+  if (counts.empty()) return;
+  if (static_cast<Index>(counts.size()) != batch)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
+  for (const Index count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", count));
+}
+
+/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
+inline Index count_of(Index b, Index tokens, std::span<const Index> counts) {
+  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
+/// kept like one row, so that it also has a size.
+///
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
+class cache_rows {
+ public:
+  cache_rows(Index batch, Index capacity)
+      : batch_(batch),
+        capacity_(capacity),
+        sizes_(at((std::max)(Index{1}, batch))),
+        next_(sizes_.size()),
+        positions_(at((std::max)(Index{1}, batch) * capacity)) {}
+
+  Index size(Index b) const { return sizes_[at(b)]; }
+  std::int64_t next(Index b) const { return next_[at(b)]; }
+  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * capacity_), at(size(b))};
+  }
+  bool empty() const {
+    for (const Index size : sizes_)
+      if (size > 0) return false;
+    return true;
+  }
+
+  /// Throws:  std::invalid_argument if rows differ in size
+  Index common_size(const char* function) const {
+    for (const Index size : sizes_)
+      if (size != sizes_[0])
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+    return sizes_[0];
+  }
+
+  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
+  /// and rows differ in size
+  row_range rows(const char* function, batch_row row) const {
+    if (row.index == every_row.index) {
+      common_size(function);
+      return {0, static_cast<Index>(sizes_.size())};
+    }
+    return {checked(function, row.index), row.index + 1};
+  }
+  Index checked(const char* function, Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+
+  /// Throws:  std::length_error unless the new tokens fit
+  void check_room(const char* function, Index tokens, std::span<const Index> counts) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      if (count > capacity_ - sizes_[b])
+        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
+                                              sizes_[b], " of ", capacity_));
+    }
+  }
+  void append(Index tokens, std::span<const Index> counts) {
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      for (Index t = count_of(static_cast<Index>(b), tokens, counts); t > 0; --t)
+        row(b)[sizes_[b]++] = next_[b]++;
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
+  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+    const Index held = size(rows.first);
+    if (first < 0 || first > last || last > held)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+  }
+  void truncate(const char* function, row_range rows, Index size) {
+    const Index held = this->size(rows.first);
+    if (size < 0 || size > held)
+      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    for (Index b = rows.first; b < rows.last; ++b) {
+      sizes_[at(b)] = size;
+      find_next(b);
+    }
+  }
+  void remove(row_range rows, Index first, Index last) {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      std::int64_t* positions = row(at(b));
+      std::copy(positions + last, positions + size(b), positions + first);
+      sizes_[at(b)] -= last - first;
+      find_next(b);
+    }
+  }
+
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    constexpr std::int64_t limit = std::int64_t{1} << 53;
+    for (Index b = rows.first; b < rows.last; ++b)
+      for (Index t = first; t < last; ++t) {
+        const std::int64_t position = positions(b)[at(t)];
+        if (delta < -limit - position || delta > limit - position)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta));
+      }
+  }
+  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      find_next(b);
+    }
+  }
+  void clear() {
+    std::fill(sizes_.begin(), sizes_.end(), Index{0});
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
+
+  void find_next(Index b) {
+    const std::span<const std::int64_t> held = positions(b);
+    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+  }
+
+  Index batch_, capacity_;
+  std::vector<Index> sizes_;
+  std::vector<std::int64_t> next_;
+  storage<std::int64_t> positions_;  // [batch, capacity]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHE_ROWS_HPP

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_KEY_ROTATION_HPP
+#define ROPE_DETAIL_KEY_ROTATION_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/rotate_kernel.hpp>
+#include <rope/detail/storage.hpp>
+#include <rope/detail/table_row.hpp>
+#include <rope/phase.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+
+/// How the keys of a cache were rotated, and how they are turned once more by an exact difference of angles.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An address that is the same for one layout and different for two.
+template <class Layout>
+const void* layout_identity() {
+  static const char identity = 0;
+  return &identity;
+}
+
+/// The table and the layout that keys were rotated by; nothing for keys that came rotated.
+struct key_rotation {
+  std::uint64_t table = 0;
+  const void* layout = nullptr;
+
+  bool known() const { return layout != nullptr; }
+  friend bool operator==(const key_rotation&, const key_rotation&) = default;
+};
+
+template <class Layout, class S>
+key_rotation rotation_by(const frequency_table<S>& table) {
+  return {table.fingerprint(), layout_identity<Layout>()};
+}
+
+/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
+template <class Layout, class S>
+void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
+  if (stored != rotation_by<Layout>(table))
+    ROPE_THROW(std::invalid_argument,
+               message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
+                       table.fingerprint(), " for keys of table ", stored.table));
+}
+
+/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
+template <class Layout, class T>
+class key_turn {
+  using A = arithmetic<T>;
+
+ public:
+  key_turn(std::vector<phase> step, double m)
+      : step_(std::move(step)), now_(step_.size()), m_(m), row_(2 * step_.size()) {}
+
+  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
+  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
+    const auto pairs = static_cast<Index>(step_.size());
+    if (!written_ || count != count_) {
+      for (std::size_t i = 0; i < step_.size(); ++i) now_[i] = step_[i] * count;
+      write_table_row(now_.data(), pairs, m_, row_.data(), row_.data() + pairs);
+      count_ = count;
+      written_ = true;
+    }
+    rotate_token<Layout>(token_heads<T>{keys.at(b, slot, 0), keys.at(b, slot, 0), keys.heads,
+                                        keys.head_stride, keys.head_stride},
+                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, 0);
+  }
+
+ private:
+  std::vector<phase> step_, now_;
+  double m_;
+  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
+  std::int64_t count_ = 0;
+  bool written_ = false;
+};
+
+/// The phase of every pair per unit of position.
+template <class S>
+std::vector<phase> steps_of(const frequency_table<S>& table) {
+  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
+  return steps;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_KEY_ROTATION_HPP

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_RING_CACHE_HPP
+#define ROPE_RING_CACHE_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <rope/cache_policy.hpp>
+#include <rope/config.hpp>
+#include <rope/detail/cache_memory.hpp>
+#include <rope/detail/cache_rows.hpp>  // check_counts, count_of
+#include <rope/detail/key_rotation.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+
+/// The keys and values that a sliding window still sees, in memory that does not grow.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How many tokens a ring_cache keeps, and how it counts them.
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  ring_positions positions = ring_positions::sequence;
+};
+
+/// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
+/// is in slot
+///
+///     i                                   for i < sinks
+///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
+///
+/// so keys lie in memory out of order; attention (cached_attention.hpp) goes by their positions.
+///
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+///
+/// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
+///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
+///            leaves the cache as it was.
+template <class T>
+class ring_cache {
+ public:
+  using value_type = T;
+  /// What `positions` shows for a slot whose token was rolled back: after every query.
+  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+
+  /// \param value_dim  channels of a value head; 0: head_dim
+  ///
+  /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
+  ///          positions in the cache are asked of rotated keys; std::length_error if the cache exceeds the
+  ///          address space
+  ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
+             key_storage storage = key_storage::rotated)
+      : policy_(checked(policy, storage)),
+        memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
+                value_dim == 0 ? head_dim : value_dim),
+        storage_(storage),
+        seen_(static_cast<std::size_t>(batch)),
+        oldest_(seen_.size(), policy.sinks),
+        used_(seen_.size()),
+        positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
+
+  Index batch() const { return memory_.batch(); }
+  /// Slots per row: sinks + window + chunk - 1.
+  Index capacity() const { return memory_.slots(); }
+  const ring_policy& policy() const { return policy_; }
+  key_storage storage() const { return storage_; }
+  /// Tokens held in row b.  Throws: std::out_of_range
+  Index size(Index b) const {
+    const std::int64_t n = seen_[checked_row(b)];
+    return static_cast<Index>((std::min)(n, std::int64_t{policy_.sinks}) +
+                              (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
+  }
+  /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
+  /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + checked_row(b) * at(capacity()), at(used_[at(b)])};
+  }
+  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
+  std::span<const std::int64_t> next_positions() const { return seen_; }
+
+  /// The slot of the token at `position` of a sequence.
+  Index slot(std::int64_t position) const {
+    return static_cast<Index>(position < policy_.sinks ? position
+                                                       : policy_.sinks + (position - policy_.sinks) %
+                                                                             (capacity() - policy_.sinks));
+  }
+
+  /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
+  /// that remain are copied: after a prefill in one call of its own, all its keys can be given.
+  ///
+  /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
+  /// \param v       [batch, tokens, kv_heads, value_dim]
+  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds keys that it rotated itself
+  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
+  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (!empty() && rotation_.known())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache::append: this cache rotates its keys, give the table, got none "
+                                 "for keys of table ",
+                                 rotation_.table));
+    rotation_ = {};
+    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
+      memory_.write(k, v, b, t, 1, slot);
+    });
+  }
+
+  /// Rotates copies of new keys by their positions in the sequence, and appends them.
+  ///
+  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
+  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  template <class Layout, class K, class V, class S>
+  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
+              std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache::append: raw keys are rotated when they are read, append(k, v), "
+                                 "got table ",
+                                 table.fingerprint()));
+    require<Layout>(table);
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          table, detail::contiguous_positions{seen_[at(b)]});
+    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
+      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table, position);
+    });
+    rotation_ = detail::rotation_by<Layout>(table);
+  }
+
+  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
+  /// meet every table.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, class S>
+  void require(const frequency_table<S>& table) const {
+    if (!empty() && storage_ == key_storage::rotated)
+      detail::require_rotation<Layout>("ring_cache", rotation_, table);
+  }
+
+  /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
+  /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
+  ///          is still held
+  void truncate(std::int64_t size, batch_row row = every_row) {
+    const bool all = row.index == every_row.index;
+    const Index first = all ? 0 : static_cast<Index>(checked_row(row.index)),
+                last = all ? batch() : first + 1;
+    for (Index b = first; b < last; ++b) {
+      if (size < 0 || size > seen_[at(b)])
+        ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
+                                                      seen_[at(b)], "], got ", size));
+      if (!holds_window(b, size))
+        ROPE_THROW(std::out_of_range,
+                   detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                                   " were overwritten and the window of token ", size, " needs them"));
+    }
+    for (Index b = first; b < last; ++b) {
+      for (Index slot = 0; slot < used_[at(b)]; ++slot)
+        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
+      seen_[at(b)] = size;
+      if (size <= policy_.sinks) oldest_[at(b)] = policy_.sinks;
+    }
+  }
+
+  /// Forgets every token.
+  void clear() {
+    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
+    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
+    std::fill(used_.begin(), used_.end(), Index{0});
+  }
+
+  /// The keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws:
+  /// std::out_of_range
+  head_view<const T> keys(Index b) const {
+    return detail::row_of(memory_.keys(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+  }
+  head_view<const T> values(Index b) const {
+    return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+  }
+
+  /// Whether every key that a query at `position` of row b sees is still held.
+  bool holds_window(Index b, std::int64_t position) const {
+    return position <= policy_.sinks ||
+           oldest_[at(b)] <= (std::max)(std::int64_t{policy_.sinks}, position + 1 - policy_.window);
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+  static const ring_policy& checked(const ring_policy& policy, key_storage storage) {
+    constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
+    if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
+        policy.window > limit || policy.chunk > limit)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
+                                 policy.sinks, ", ", policy.window, " and ", policy.chunk));
+    if (policy.positions == ring_positions::cache && storage != key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("ring_cache: positions in the cache change with every token and need raw keys, "
+                          "got rotated ones"));
+    return policy;
+  }
+  std::size_t checked_row(Index b) const {
+    if (b < 0 || b >= batch())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
+    return at(b);
+  }
+  bool empty() const {
+    for (const std::int64_t n : seen_)
+      if (n > 0) return false;
+    return true;
+  }
+  template <class K, class V>
+  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+    memory_.check_new("ring_cache::append", k, v, counts);
+  }
+  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
+
+  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
+  template <class Write>
+  void store(Index tokens, std::span<const Index> counts, const Write& write) {
+    const Index ring = capacity() - policy_.sinks;
+    for (Index b = 0; b < batch(); ++b) {
+      const Index count = detail::count_of(b, tokens, counts);
+      const std::int64_t start = seen_[at(b)], end = start + count;
+      const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
+      for (std::int64_t i = start; i < end; ++i) {
+        if (i >= policy_.sinks && i < oldest) continue;
+        write(b, static_cast<Index>(i - start), slot(i), i);
+        position_in(b, slot(i)) = i;
+        used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
+      }
+      seen_[at(b)] = end;
+      oldest_[at(b)] = oldest;
+    }
+  }
+
+  ring_policy policy_;
+  detail::cache_memory<T> memory_;
+  key_storage storage_;
+  detail::key_rotation rotation_;
+  std::vector<std::int64_t> seen_;           // tokens of each row so far
+  std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;                  // slots of each row that were ever written
+  detail::storage<std::int64_t> positions_;  // [batch, slots]
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_RING_CACHE_HPP

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT
+#include <rope/cached_attention.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/decoder_reference.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+/// Caches under random histories, against lists of tokens.
+
+namespace {
+
+using namespace rope;
+using testing::throws_saying;
+
+const frequencies plain(6, 100.0);
+
+template <class Layout>
+reference::model model_of(std::size_t heads, const frequencies& f, double softcap = 0) {
+  reference::model m{heads, 2, 8, 5, {}, {}, static_cast<long double>(f.attention_factor()), softcap};
+  for (Index i = 0; i < f.pairs(); ++i) m.inv_freq.push_back(f.inv_freq()(i, 0));
+  m.pair_map = std::is_same_v<Layout, interleaved> ? reference::interleaved : reference::half_split;
+  return m;
+}
+
+/// Tokens of some rows as the arguments of a call, the rows filled up with numbers nobody may read.
+template <class T>
+struct step {
+  Index batch, tokens;
+  std::vector<T> q, k, v, out;
+  std::vector<Index> counts;
+  const reference::model& m;
+
+  step(const reference::model& model, const std::vector<std::vector<reference::token>>& rows)
+      : batch(static_cast<Index>(rows.size())), tokens(0), m(model) {
+    for (const auto& row : rows) {
+      counts.push_back(static_cast<Index>(row.size()));
+      tokens = (std::max)(tokens, counts.back());
+    }
+    for (const auto& row : rows)
+      for (std::size_t t = 0; t < static_cast<std::size_t>(tokens); ++t) {
+        const auto put = [&](std::vector<T>& memory, const std::vector<double> reference::token::*channels,
+                             std::size_t width) {
+          for (std::size_t d = 0; d < width; ++d)
+            memory.push_back(static_cast<T>(t < row.size() ? (row[t].*channels)[d] : 1e3));
+        };
+        put(q, &reference::token::q, m.heads * m.dim);
+        put(k, &reference::token::k, m.kv_heads * m.dim);
+        put(v, &reference::token::v, m.kv_heads * m.value_dim);
+      }
+    out.assign(static_cast<std::size_t>(batch * tokens) * m.heads * m.value_dim, T(-77));
+  }
+  Index of(std::size_t x) const { return static_cast<Index>(x); }
+  head_view<const T> queries() const { return bshd(q.data(), batch, tokens, of(m.heads), of(m.dim)); }
+  head_view<const T> keys() const { return bshd(k.data(), batch, tokens, of(m.kv_heads), of(m.dim)); }
+  head_view<const T> values() const { return bshd(v.data(), batch, tokens, of(m.kv_heads), of(m.value_dim)); }
+  head_view<T> output() { return bshd(out.data(), batch, tokens, of(m.heads), of(m.value_dim)); }
+
+  /// The largest error of the output in units of `bound` and the rounding of T; `visible(b, i)` are the keys
+  /// that query i of row b sees, `position(b, i)` is its own.
+  template <class Visible, class Position>
+  double worst(double bound, const std::vector<std::vector<reference::token>>& rows, Visible visible,
+               Position position) {
+    double result = 0;
+    for (std::size_t b = 0; b < rows.size(); ++b)
+      for (std::size_t i = 0; i < static_cast<std::size_t>(tokens); ++i) {
+        const T* got = output().at(of(b), of(i), 0);
+        const std::size_t width = m.heads * m.value_dim;
+        std::vector<long double> expected(width);
+        if (i < rows[b].size()) expected = reference::attend(m, rows[b][i].q, position(b, i), visible(b, i));
+        for (std::size_t d = 0; d < width; ++d) {
+          const auto error = static_cast<double>(std::abs(static_cast<long double>(got[d]) - expected[d]));
+          const auto rounding = static_cast<double>(
+              tolerance::ulp<T>(std::abs(expected[d]) + static_cast<long double>(bound)) / 2);
+          const double part = i < rows[b].size() ? error / (bound + rounding) : (error == 0 ? 0 : 1e9);
+          result = part <= result ? result : part >= 0 ? part : 1e9;
+        }
+      }
+    return result;
+  }
+};
+
+using rows = std::vector<std::vector<reference::token>>;
+
+/// The visible part of a row by position.
+std::vector<reference::visible> seen_by(const std::vector<reference::token>& row, long long position,
+                                        long long window, long long sinks) {
+  std::vector<reference::visible> keys;
+  for (const auto& token : row)
+    if (token.position <= position && (window == 0 || position - token.position < window ||
+                                       (token.position >= 0 && token.position < sinks)))
+      keys.push_back({&token, token.position});
+  return keys;
+}
+
+/// The table type that goes with a channel type.
+template <class T>
+using entry = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class Layout, class T, class C>
+class history {
+ public:
+  history(std::uint32_t seed, std::size_t heads, key_storage storage, const frequencies& f, double softcap)
+      : generator_(seed),
+        m_(model_of<Layout>(heads, f, softcap)),
+        table_(f, -400, 400),
+        cache_(2, capacity, 2, 8, 5, storage),
+        rows_(2) {}
+
+  /// Appends some tokens to every row and attends to everything.
+  void append(const std::vector<std::size_t>& counts, Index window) {
+    rows added(2);
+    for (std::size_t b = 0; b < 2; ++b) {
+      long long next = 0;
+      for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
+      CHECK(cache_.next_positions()[b] == (rows_[b].empty() ? 0 : next_of(b)));
+      for (std::size_t i = 0; i < counts[b]; ++i) {
+        added[b].push_back(reference::random_token(
+            generator_, m_, next_of(b), [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        rows_[b].push_back(added[b].back());
+      }
+    }
+    step<T> now(m_, added);
+    if (cache_.storage() == key_storage::raw)
+      cache_.append(now.keys(), now.values(), now.counts);
+    else
+      cache_.template append<Layout>(now.keys(), now.values(), table_, now.counts);
+    check_contents();
+    attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window, .softcap = m_.softcap},
+                      now.counts);
+    const double bound =
+        reference::decoder_bound<T, C>(m_, capacity, turns_, cache_.storage() == key_storage::rotated);
+    CHECK(
+        now.worst(
+            bound, added,
+            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added[b][i].position, window, 0); },
+            [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+  }
+  void shift(std::size_t b, std::size_t first, std::size_t last, long long delta) {
+    for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
+    cache_.template shift<Layout>(index(first), index(last), delta, table_, batch_row{index(b)});
+    ++turns_;
+  }
+  void remove(std::size_t b, std::size_t first, std::size_t last) {
+    rows_[b].erase(rows_[b].begin() + static_cast<long>(first), rows_[b].begin() + static_cast<long>(last));
+    cache_.remove(index(first), index(last), batch_row{index(b)});
+  }
+  void truncate(std::size_t b, std::size_t size) {
+    rows_[b].resize(size);
+    cache_.truncate(index(size), batch_row{index(b)});
+  }
+  std::size_t size(std::size_t b) const { return rows_[b].size(); }
+  std::size_t below(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(generator_() % n); }
+
+  static constexpr Index capacity = 40;
+
+ private:
+  static Index index(std::size_t i) { return static_cast<Index>(i); }
+  long long next_of(std::size_t b) const {
+    long long next = rows_[b].empty() ? 0 : rows_[b][0].position + 1;
+    for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
+    return next;
+  }
+  void check_contents() const {
+    for (std::size_t b = 0; b < 2; ++b) {
+      CHECK(cache_.size(index(b)) == index(size(b)));
+      const auto positions = cache_.positions(index(b));
+      const auto values = cache_.values(index(b));
+      bool same = positions.size() == size(b);
+      for (std::size_t t = 0; same && t < size(b); ++t) {
+        same = same && positions[t] == rows_[b][t].position;
+        for (std::size_t d = 0; d < m_.kv_heads * m_.value_dim; ++d)
+          same = same && static_cast<double>(values.at(
+                             0, index(t), index(d / m_.value_dim))[d % m_.value_dim]) == rows_[b][t].v[d];
+      }
+      CHECK(same);
+    }
+  }
+
+  std::mt19937 generator_;
+  reference::model m_;
+  frequency_table<entry<T>> table_;
+  kv_cache<C> cache_;
+  rows rows_;
+  long turns_ = 0;
+};
+
+/// A decoder that appends, rolls back, forgets and shifts at random.
+template <class Layout, class T, class C>
+void check_history(std::uint32_t seed) {
+  const std::size_t heads = seed % 2 == 0 ? 2 : 6;
+  const key_storage storage = seed % 3 == 0 ? key_storage::raw : key_storage::rotated;
+  const double softcap = seed % 4 == 3 ? 1.5 : 0;
+  const frequencies louder = frequencies::custom(plain.inv_freq(), 1.25);
+  history<Layout, T, C> decoder(seed, heads, storage, seed % 5 == 1 ? louder : plain, softcap);
+  const Index window = seed % 2 == 0 ? 0 : 6;
+  CAPTURE(seed, testing::name_of<Layout>, heads, window, storage == key_storage::raw);
+  decoder.append({5, 9}, window);
+  for (int i = 0; i < 14; ++i) {
+    const std::size_t b = decoder.below(2), size = decoder.size(b);
+    const std::size_t first = decoder.below(size + 1), last = first + decoder.below(size - first + 1);
+    switch (decoder.below(5)) {
+      case 0:
+        decoder.truncate(b, size - decoder.below((std::min)(size, std::size_t{4}) + 1));
+        break;
+      case 1:
+        decoder.remove(b, first, last);
+        break;
+      case 2:
+        decoder.shift(b, first, last, static_cast<long long>(decoder.below(13)) - 6);
+        break;
+      default:
+        const auto more = [&](std::size_t row) {
+          return decoder.below(
+              1 + (std::min)(std::size_t{4}, static_cast<std::size_t>(decoder.capacity) - decoder.size(row)));
+        };
+        const std::size_t zero = more(0), one = more(1);
+        decoder.append({zero, one}, window);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention to a cache follows the definition through any history", "",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<float, Eigen::half>), (testing::types<float, Eigen::bfloat16>),
+                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
+  const std::uint32_t seed = GENERATE(range(0u, 30u));
+  check_history<half_split, typename TestType::channel, typename TestType::entry>(seed);
+  check_history<interleaved, typename TestType::channel, typename TestType::entry>(seed + 1000);
+}
+
+namespace {
+
+/// A stream through a ring: chunks, rollbacks, and a prefill of more tokens than there are slots.
+template <class Layout, class T, class C>
+void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage storage) {
+  std::mt19937 generator(seed);
+  const reference::model m = model_of<Layout>(6, plain);
+  const bool relative = policy.positions == ring_positions::cache;
+  // Positions in the cache need no more rows than the cache has, however long the stream.
+  const frequency_table<entry<T>> table(plain, relative ? policy.sinks + policy.window : 200);
+  ring_cache<C> cache(2, policy, 2, 8, 5, storage);
+  CAPTURE(seed, testing::name_of<Layout>, policy.sinks, policy.window, policy.chunk, relative,
+          storage == key_storage::raw);
+  rows all(2);
+  const auto append = [&](std::size_t zero, std::size_t one, bool attend) {
+    const std::size_t counts[] = {zero, one};
+    rows added(2);
+    for (std::size_t b = 0; b < 2; ++b)
+      for (std::size_t i = 0; i < counts[b]; ++i) {
+        added[b].push_back(
+            reference::random_token(generator, m, static_cast<long long>(all[b].size()),
+                                    [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        all[b].push_back(added[b].back());
+      }
+    step<T> now(m, added);
+    if (storage == key_storage::raw)
+      cache.append(now.keys(), now.values(), now.counts);
+    else
+      cache.template append<Layout>(now.keys(), now.values(), table, now.counts);
+    for (std::size_t b = 0; b < 2; ++b)
+      CHECK(cache.next_positions()[b] == static_cast<std::int64_t>(all[b].size()));
+    if (!attend) return;
+    attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts);
+    const auto seen = [&](std::size_t b, std::size_t i) {
+      auto keys = seen_by(all[b], added[b][i].position, policy.window, policy.sinks);
+      if (relative)
+        for (std::size_t r = 0; r < keys.size(); ++r) keys[r].position = static_cast<long long>(r);
+      return keys;
+    };
+    const auto position = [&](std::size_t b, std::size_t i) {
+      return relative ? static_cast<long long>(seen(b, i).size()) - 1 : added[b][i].position;
+    };
+    const double bound = reference::decoder_bound<T, C>(
+        m, static_cast<std::size_t>(policy.sinks + policy.window), 0, storage == key_storage::rotated);
+    CHECK(now.worst(bound, added, seen, position) <= 1);
+  };
+  const auto chunk = static_cast<std::size_t>(policy.chunk);
+  append(generator() % 40, 0, false);
+  for (int i = 0; i < 40; ++i) {
+    append(generator() % (chunk + 1), generator() % (chunk + 1), true);
+    if (generator() % 4 == 0) {
+      const std::size_t b = generator() % 2, back = (std::min)(all[b].size(), generator() % chunk);
+      // After a rollback the next query still has to find its window: give the row as many tokens again.
+      all[b].resize(all[b].size() - back);
+      cache.truncate(static_cast<std::int64_t>(all[b].size()), batch_row{static_cast<Index>(b)});
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention to a ring follows the definition however long the stream", "",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<float, Eigen::bfloat16>), (testing::types<Eigen::half, Eigen::half>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
+  const Index sinks = GENERATE(0, 1, 4), window = GENERATE(1, 2, 9), chunk = GENERATE(1, 3);
+  std::uint32_t seed = 300;
+  for (const auto& [positions, storage] : {std::pair(ring_positions::sequence, key_storage::rotated),
+                                           std::pair(ring_positions::sequence, key_storage::raw),
+                                           std::pair(ring_positions::cache, key_storage::raw)}) {
+    const ring_policy policy{.sinks = sinks, .window = window, .chunk = chunk, .positions = positions};
+    check_stream<half_split, T, C>(++seed, policy, storage);
+    check_stream<interleaved, T, C>(++seed, policy, storage);
+  }
+}
+
+namespace {
+
+/// Memory for calls whose numbers do not matter.
+struct tokens_of_ones {
+  std::vector<float> memory = std::vector<float>(4096, 1.0f), result = std::vector<float>(4096, -77.0f);
+  head_view<const float> q(Index batch, Index tokens, Index heads = 4, Index dim = 8) const {
+    return bshd(memory.data(), batch, tokens, heads, dim);
+  }
+  head_view<float> out(Index batch, Index tokens, Index heads = 4, Index dim = 5) {
+    return bshd(result.data(), batch, tokens, heads, dim);
+  }
+  bool untouched() const { return result == std::vector<float>(result.size(), -77.0f); }
+};
+
+}  // namespace
+
+TEST_CASE("a call that a cache cannot answer is refused and nothing is written") {
+  tokens_of_ones x;
+  const frequency_table<> table(plain, 40), other(frequencies(6, 50.0), 40), small(plain, 3),
+      wide(frequencies(10), 40);
+  kv_cache<float> rotated(2, 10, 2, 8, 5), given(2, 10, 2, 8, 5), raw(2, 10, 2, 8, 5, key_storage::raw);
+  rotated.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table);
+  given.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
+  raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
+  const auto refused = [&]<class E>(E, const char* text, const auto& call) {
+    CHECK(throws_saying<E>(call, std::string("rope::") + text));
+    CHECK(x.untouched());
+  };
+  const std::invalid_argument invalid("");
+  const std::out_of_range range("");
+  const attention_options none;
+  const auto counts = [](Index a, Index b) { return std::vector<Index>{a, b}; };
+
+  refused(invalid, "attention: q and the cache must have the same batch, got 1 and 2",
+          [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table); });
+  refused(invalid, "attention: q and out must have the same tokens, got 1 and 2",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 2), table); });
+  refused(invalid, "attention: q.heads must be a multiple of k.heads, got 3 and 2",
+          [&] { attention<half_split>(x.q(2, 1, 3), rotated, x.out(2, 1, 3), table); });
+  refused(invalid, "attention: q and k must have the same head_dim, got 6 and 8",
+          [&] { attention<half_split>(x.q(2, 1, 4, 6), rotated, x.out(2, 1), table); });
+  refused(invalid, "attention: v and out must have the same head_dim, got 5 and 8",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1, 4, 8), table); });
+  refused(invalid,
+          "attention: queries must be appended before they attend; q.tokens and size are, got 5 and 4",
+          [&] { attention<half_split>(x.q(2, 5), rotated, x.out(2, 5), table); });
+  refused(invalid, "attention: counts must be [batch] = 2, got 1", [&] {
+    attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, std::vector<Index>{1});
+  });
+  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got 2",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(1, 2)); });
+  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got -1",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(-1, 1)); });
+  refused(invalid, "attention: window must not be negative, got -1",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
+
+  // Tables and layouts.
+  const char* mixed = "kv_cache: keys must meet the layout and the table they were rotated by, got table ";
+  refused(invalid, mixed, [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
+  refused(invalid, mixed, [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
+  refused(invalid, mixed, [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
+  refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
+          [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
+  refused(range, "attention: position 3 is outside the table's [0, 3)",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), small); });
+  refused(range, "attention: position 0 is outside the table's [2, 9)",
+          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), frequency_table<>(plain, 2, 9)); });
+  refused(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
+          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
+
+  // Rings.
+  ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
+  ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
+  refused(invalid,
+          "attention: keys that the first of 3 queries sees were overwritten, the cache takes at most "
+          "chunk = 2 queries at a time",
+          [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
+  refused(invalid,
+          "attention: a ring_cache has its own window and is causal, got causal = 0 and a window of 0",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
+  refused(invalid,
+          "attention: a ring_cache has its own window and is causal, got causal = 1 and a window of 3",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 3}); });
+  refused(invalid, "ring_cache: keys must meet the layout and the table they were rotated by, got table ",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
+  ring_cache<float> relative(2, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 2, 8, 5,
+                             key_storage::raw);
+  relative.append(x.q(2, 7, 2), x.q(2, 7, 2, 5));
+  refused(range, "attention: position 3 is outside the table's [0, 3)",
+          [&] { attention<half_split>(x.q(2, 1), relative, x.out(2, 1), small); });
+
+  // Each of the calls above, without its mistake.
+  attention<half_split>(x.q(2, 4), rotated, x.out(2, 4), table);
+  attention(x.q(2, 1), given, x.out(2, 1));
+  attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table);
+  attention<half_split>(x.q(2, 1), relative, x.out(2, 1), frequency_table<>(plain, 4));
+  CHECK(!x.untouched());
+}
+
+TEST_CASE("a cache of rotated keys and the views of it give the same bits") {
+  const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5),
+                           q = testing::random_channels<float>(2 * 4 * 6 * 8, 6);
+  kv_cache<float> cache(2, 12, 2, 8);
+  cache.append(bshd(k.data(), 2, 9, 2, 8), bshd(k.data(), 2, 9, 2, 8));
+  std::vector<float> by_cache(q.size()), by_views(q.size());
+  const attention_options options{.window = GENERATE(0, 3), .softcap = GENERATE(0.0, 2.0)};
+  attention(bshd(q.data(), 2, 4, 6, 8), cache, bshd(by_cache.data(), 2, 4, 6, 8), options);
+  attention(bshd(q.data(), 2, 4, 6, 8), cache.keys(), cache.values(), bshd(by_views.data(), 2, 4, 6, 8),
+            options);
+  CHECK(by_cache == by_views);
+}
