@@ -59,6 +59,9 @@ class kv_cache {
         storage_(storage) {}
 
   Index batch() const { return memory_.batch(); }
+  Index kv_heads() const { return memory_.keys().heads; }
+  Index head_dim() const { return memory_.keys().head_dim; }
+  Index value_dim() const { return memory_.values().head_dim; }
   /// Tokens that can be stored per row.
   Index capacity() const { return memory_.slots(); }
   key_storage storage() const { return storage_; }

@@ -74,6 +74,9 @@ class ring_cache {
         positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
 
   Index batch() const { return memory_.batch(); }
+  Index kv_heads() const { return memory_.keys().heads; }
+  Index head_dim() const { return memory_.keys().head_dim; }
+  Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slots(); }
   const ring_policy& policy() const { return policy_; }

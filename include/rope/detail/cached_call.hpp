@@ -32,7 +32,7 @@ inline constexpr bool is_ring = false;
 template <class C>
 inline constexpr bool is_ring<ring_cache<C>> = true;
 
-/// The window and sinks a call has: those of a ring, else those of the options.
+/// The keys at the front of a sequence that stay visible outside the window.
 template <class C>
 Index sinks_of(const kv_cache<C>& /*cache*/) {
   return 0;
@@ -55,6 +55,26 @@ std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index 
     positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
   return {positions, static_cast<std::size_t>(count)};
 }
+
+/// A ring has its own window and can only be causal.
+///
+/// Throws:  std::invalid_argument if the options say otherwise
+template <class C>
+void check_cache_options(const char* /*function*/, const kv_cache<C>& /*cache*/,
+                         const attention_options& /*options*/) {}
+template <class C>
+void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
+  if (!options.causal || (options.window != 0 && options.window != cache.policy().window))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring_cache is causal and has a window of ", cache.policy().window,
+                       ", got causal = ", options.causal, " and a window of ", options.window));
+}
+
+/// Positions of which only the extremes are known, to be checked against a table.
+struct known_range {
+  position_range value;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return value; }
+};
 
 /// A call of attention with a cache.
 template <class Layout, class T, class Cache, class S>
@@ -110,13 +130,8 @@ class cached_call {
     };
     require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
     check_counts("attention", counts_, q_.batch, q_.tokens);
-    if constexpr (is_ring<Cache>) {
-      if (!options_.causal || options_.window != 0)
-        ROPE_THROW(std::invalid_argument,
-                   message("attention: a ring_cache has its own window and is causal, got causal = ",
-                           options_.causal, " and a window of ", options_.window));
-      options_.window = cache_.policy().window;
-    }
+    check_cache_options("attention", cache_, options_);
+    if constexpr (is_ring<Cache>) options_.window = cache_.policy().window;
     if ((table_ == nullptr) && raw())
       ROPE_THROW(std::invalid_argument,
                  message("attention: this cache stores raw keys, give the layout and the table"));
@@ -158,11 +173,6 @@ class cached_call {
       check_rotation<Layout>("attention", row_of(q_, b), *table_, known_range{read});
     }
   }
-
-  struct known_range {
-    position_range value;
-    position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return value; }
-  };
 
   head_view<const T> rotated(const head_view<const T>& q, std::span<const std::int64_t> positions) const {
     if constexpr (std::is_same_v<Layout, unnamed_layout>) {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_MULTI_HEAD_PASS_HPP
+#define ROPE_DETAIL_MULTI_HEAD_PASS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/config.hpp>
+#include <rope/detail/head_norm.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/rotation.hpp>
+#include <rope/detail/workspace.hpp>
+#include <rope/multi_head_weights.hpp>
+#include <rope/positions.hpp>
+#include <rope/table.hpp>
+#include <rope/view.hpp>
+
+/// The steps of an attention block that its forward and its backward pass share.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T>
+using token_rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+/// Tokens [batch * tokens, dim] as a caller gives them: a row-major matrix, map or block, not copied.
+template <class T>
+using token_ref = Eigen::Ref<const token_rows<T>, 0, Eigen::OuterStride<>>;
+template <class T>
+using writable_token_ref = Eigen::Ref<token_rows<T>, 0, Eigen::OuterStride<>>;
+
+/// y = x W^T + b.
+template <class X, class W, class Y>
+void project(const X& x, const projection<W>& by, Y&& y) {
+  y.noalias() = x * by.weight.transpose();
+  if (by.bias.size() > 0) y.rowwise() += by.bias;
+}
+
+/// Scratch [rows, cols] of one purpose; valid until the next call for the same purpose on the thread.
+template <class Purpose, class T>
+Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
+  return {workspace<Purpose, T>(rows * cols), rows, cols};
+}
+
+/// Whether positions fall into segments that must not see each other.
+template <class P>
+inline constexpr bool is_segmented = false;
+template <class I>
+inline constexpr bool is_segmented<segments<I>> = true;
+
+/// Queries and keys that are not rotated.
+struct no_rotation {
+  template <class T>
+  void check(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+  template <class T>
+  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+
+  /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
+  Index segment_count() const { return 1; }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+};
+
+/// Queries and keys that are rotated by one table, at positions of their own.
+template <class Layout, class S, class PQ, class PK>
+struct table_rotation {
+  const frequency_table<S>& table;
+  const PQ& query_positions;
+  const PK& key_positions;
+
+  static_assert(pair_layout<Layout>,
+                "multi_head_attention: name the pairing of the channels to rotate, "
+                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+  static_assert(
+      position_form<PQ> && position_form<PK>,
+      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  static_assert(is_segmented<PQ> == is_segmented<PK>,
+                "multi_head_attention: queries and keys are both in segments or neither is");
+
+  template <class T>
+  void check(const head_view<T>& q, const head_view<T>& k) const {
+    check_rotation<Layout>("multi_head_attention", q, table, position_source(query_positions, q.tokens));
+    check_rotation<Layout>("multi_head_attention", k, table, position_source(key_positions, k.tokens));
+    if constexpr (is_segmented<PQ>)
+      if (query_positions.offsets.size() != key_positions.offsets.size())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: queries and keys must have the same segments, got ",
+                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  template <class T>
+  void apply(const head_view<T>& q, const head_view<T>& k) const {
+    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens));
+    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens));
+  }
+
+  Index segment_count() const {
+    if constexpr (is_segmented<PQ>)
+      return static_cast<Index>(query_positions.offsets.size()) - 1;
+    else
+      return 1;
+  }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, query_positions, segment);
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, key_positions, segment);
+  }
+
+ private:
+  template <class T, class P>
+  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
+    if constexpr (is_segmented<P>) {
+      const auto s = static_cast<std::size_t>(segment);
+      const auto first = static_cast<Index>(positions.offsets[s]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[s + 1]) - first);
+    } else {
+      return x;
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_MULTI_HEAD_PASS_HPP

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: MIT
+#include <rope/multi_head_attention.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+namespace {
+
+using namespace rope;
+using testing::block_kind;
+using testing::random_block;
+using testing::rows_of;
+using testing::throws_saying;
+
+const block_kind kinds[] = {
+    {},                                                                        // grouped queries
+    {.heads = 3, .kv_heads = 3, .bias = true},                                 // one key head per query head
+    {.heads = 4, .kv_heads = 1, .head_dim = 8, .value_dim = 5, .out_dim = 7},  // one key head; other values
+    {.bias = true, .norm = true},                                              // Qwen 3
+    {.norm = true, .norm_offset = 1},                                          // Gemma 3
+};
+
+std::vector<long long> counted(std::size_t count, long long first = 0) {
+  std::vector<long long> result;
+  for (std::size_t i = 0; i < count; ++i) result.push_back(first + static_cast<long long>(i));
+  return result;
+}
+
+/// Rows [first, first + count) of a matrix, for the reference.
+template <class T>
+reference::matrix part(const rows_of<T>& x, Index first, Index count) {
+  return testing::exact(x.middleRows(first, count));
+}
+
+const reference::sees_key causal = [](std::size_t i, std::size_t j) { return j <= i; };
+const reference::sees_key everything = [](std::size_t, std::size_t) { return true; };
+
+/// The table type that goes with a channel type; frequencies of 4 of the channels of a head.
+const frequencies narrow(4, 50.0);
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "", float, double) {
+  using T = TestType;
+  const frequencies louder = frequencies::custom(narrow.inv_freq(), 1.2);
+  for (const block_kind& kind : kinds) {
+    const random_block<T> memory(kind, 501);
+    testing::random numbers(502);
+    const Index batch = 2, count = 7;
+    const rows_of<T> x = testing::random_rows<T>(numbers, batch * count, kind.model_dim, 2);
+    rows_of<T> out(batch * count, kind.out_dim);
+    CAPTURE(kind.heads, kind.kv_heads, kind.bias, kind.norm);
+
+    multi_head_attention<T>(memory.weights(), memory.options()).forward(x, batch, out);
+    for (Index b = 0; b < batch; ++b) {
+      const reference::matrix row = part(x, b * count, count);
+      CHECK(testing::worst(out, b * count,
+                           forward(memory.reference(), row, row, counted(7), counted(7), causal)) <= 1);
+    }
+
+    testing::for_each_layout([&](auto layout) {
+      using Layout = decltype(layout);
+      const multi_head_attention<T, Layout> block(memory.weights(), memory.options());
+      const frequency_table<T> table(louder, -20, 60);
+      const auto m = memory.template reference<Layout>(louder);
+      const auto check = [&](const auto& positions_of) {
+        for (Index b = 0; b < batch; ++b) {
+          const reference::matrix row = part(x, b * count, count);
+          const std::vector<long long> positions = positions_of(b);
+          CHECK(testing::worst(out, b * count, forward(m, row, row, positions, positions, causal)) <= 1);
+        }
+        out.setConstant(-77);
+      };
+      block.forward(x, batch, out, table);
+      check([](Index) { return counted(7); });
+      block.forward(x, batch, out, table, 30);
+      check([](Index) { return counted(7, 30); });
+      const std::vector<int> ids = {3, 1, 4, 1, 5, 9, -2, 6, 5, 3, 5, 8, 9, 7};
+      block.forward(x, batch, out, table, ids);
+      check([&](Index b) { return std::vector<long long>(ids.begin() + b * 7, ids.begin() + b * 7 + 7); });
+      const std::vector<std::int64_t> starts = {-5, 40};
+      block.forward(x, batch, out, table, row_starts(starts));
+      check([](Index b) { return counted(7, b == 0 ? -5 : 40); });
+    });
+  }
+}
+
+TEST_CASE("scale, window and softcap reach the attention of a block") {
+  const random_block<double> memory({}, 503);
+  testing::random numbers(504);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 9, 10, 2);
+  rows_of<double> out(9, 10);
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  options.attention.softcap = 0.7;
+  multi_head_attention<double>(memory.weights(), options).forward(x, 1, out);
+  reference::block m = memory.reference();
+  m.softcap = 0.7L;
+  const reference::matrix row = testing::exact(x);
+  const auto near = [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; };
+  CHECK(testing::worst(out, 0, forward(m, row, row, counted(9), counted(9), near)) <= 1);
+}
+
+TEST_CASE("tokens of different segments do not see each other") {
+  const random_block<double> memory({}, 505);
+  testing::random numbers(506);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 11, 10, 2);
+  rows_of<double> out(11, 10);
+  const frequency_table<double> table(narrow, 40);
+  const std::vector<int> offsets = {0, 4, 4, 9, 11}, starts = {0, 0, 20, 3};
+  const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
+  block.forward(x, 1, out, table, segments<int>{std::span<const int>(offsets), std::span<const int>(starts)});
+  for (std::size_t s = 0; s < 4; ++s) {
+    const reference::matrix row = part(x, offsets[s], offsets[s + 1] - offsets[s]);
+    const auto positions = counted(row.rows, starts[s]);
+    if (row.rows > 0)
+      CHECK(testing::worst(
+                out, offsets[s],
+                forward(memory.reference<interleaved>(narrow), row, row, positions, positions, causal)) <= 1);
+  }
+}
+
+TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its own", "", float, double) {
+  using T = TestType;
+  const block_kind kind{.context_dim = 6, .bias = true, .norm = true};
+  const random_block<T> memory(kind, 507);
+  testing::random numbers(508);
+  const rows_of<T> x = testing::random_rows<T>(numbers, 2 * 3, 10, 2),
+                   context = testing::random_rows<T>(numbers, 2 * 8, 6, 2);
+  rows_of<T> out(6, 10);
+  const frequency_table<T> table(narrow, 100);
+  multi_head_options options = memory.options();
+  options.attention.window = 2;  // of self-attention
+  const multi_head_attention<T, half_split> block(memory.weights(), options);
+  const auto check = [&](const reference::block& m, const auto& query_positions, const auto& key_positions) {
+    for (Index b = 0; b < 2; ++b)
+      CHECK(testing::worst(out, b * 3,
+                           forward(m, part(x, b * 3, 3), part(context, b * 8, 8), query_positions(b),
+                                   key_positions(b), everything)) <= 1);
+    out.setConstant(-77);
+  };
+  block.cross(x, context, 2, out);
+  check(
+      memory.reference(), [](Index) { return counted(3); }, [](Index) { return counted(8); });
+  block.cross(x, context, 2, out, table, 50, 7);
+  check(
+      memory.template reference<half_split>(narrow), [](Index) { return counted(3, 50); },
+      [](Index) { return counted(8, 7); });
+  const std::vector<Index> starts = {10, 90}, ids = {8, 6, 7, 5, 3, 0, 9, 1};
+  block.cross(x, context, 2, out, table, row_starts(starts), ids);
+  check(
+      memory.template reference<half_split>(narrow), [](Index b) { return counted(3, b == 0 ? 10 : 90); },
+      [&](Index) { return std::vector<long long>(ids.begin(), ids.end()); });
+
+  const std::vector<int> q_offsets = {0, 1, 3}, k_offsets = {0, 5, 8}, bad = {0, 8};
+  const rows_of<T> one = x.topRows(3), one_context = context.topRows(8);
+  rows_of<T> one_out(3, 10);
+  block.cross(one, one_context, 1, one_out, table, segments<int>{std::span<const int>(q_offsets)},
+              segments<int>{std::span<const int>(k_offsets)});
+  for (Index s = 0; s < 2; ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    const reference::matrix q = part(one, q_offsets[at], q_offsets[at + 1] - q_offsets[at]),
+                            k = part(one_context, k_offsets[at], k_offsets[at + 1] - k_offsets[at]);
+    CHECK(testing::worst(one_out, q_offsets[at],
+                         forward(memory.template reference<half_split>(narrow), q, k, counted(q.rows),
+                                 counted(k.rows), everything)) <= 1);
+  }
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        block.cross(one, one_context, 1, one_out, table, segments<int>{std::span<const int>(q_offsets)},
+                    segments<int>{std::span<const int>(bad)});
+      },
+      "rope::multi_head_attention: queries and keys must have the same segments, got 2 and 1"));
+}
+
+namespace {
+
+/// Runs a block over `tokens` of each row through a cache in chunks, and returns the outputs.
+template <class T, class Block, class Cache, class S>
+rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const frequency_table<S>& table,
+                   const std::vector<Index>& chunks) {
+  const Index batch = cache.batch(), count = x.rows() / batch;
+  rows_of<T> out = rows_of<T>::Constant(x.rows(), block.shape().out_dim, T(-77));
+  Index first = 0;
+  for (const Index chunk : chunks) {
+    rows_of<T> now(batch * chunk, x.cols()), result(batch * chunk, out.cols());
+    for (Index b = 0; b < batch; ++b)
+      now.middleRows(b * chunk, chunk) = x.middleRows(b * count + first, chunk);
+    block.forward(now, cache, result, table);
+    for (Index b = 0; b < batch; ++b)
+      out.middleRows(b * count + first, chunk) = result.middleRows(b * chunk, chunk);
+    first += chunk;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are one block", "", float, double) {
+  using T = TestType;
+  for (const block_kind& kind : kinds) {
+    const random_block<T> memory(kind, 509);
+    testing::random numbers(510);
+    const Index count = 13;
+    const rows_of<T> x = testing::random_rows<T>(numbers, 2 * count, kind.model_dim, 2);
+    const frequency_table<T> table(narrow, count);
+    testing::for_each_layout([&](auto layout) {
+      using Layout = decltype(layout);
+      const auto m = memory.template reference<Layout>(narrow);
+      const auto cache = [&](key_storage storage) {
+        return kv_cache<T>(2, count, kind.kv_heads, kind.head_dim, kind.value_dim, storage);
+      };
+      const auto ring = [&](key_storage storage, ring_positions positions) {
+        return ring_cache<T>(2, {.sinks = 2, .window = 4, .chunk = 3, .positions = positions}, kind.kv_heads,
+                             kind.head_dim, kind.value_dim, storage);
+      };
+      const auto check = [&](const rows_of<T>& out, bool windowed) {
+        for (Index b = 0; b < 2; ++b) {
+          const reference::matrix row = part(x, b * count, count);
+          const auto sees = [&](std::size_t i, std::size_t j) {
+            return j <= i && (!windowed || i - j < 4 || j < 2);
+          };
+          CHECK(testing::worst(out, b * count, forward(m, row, row, counted(13), counted(13), sees)) <= 1);
+        }
+      };
+      const multi_head_attention<T, Layout> block(memory.weights(), memory.options());
+      for (const std::vector<Index>& chunks :
+           {std::vector<Index>{13}, {5, 1, 7}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {0, 12, 0, 1}}) {
+        CAPTURE(kind.heads, kind.kv_heads, chunks);
+        for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
+          check(decoded(block, cache(storage), x, table, chunks), false);
+          check(decoded(block, ring(storage, ring_positions::sequence), x, table, chunks), true);
+        }
+        // Positions in the cache, against the first of these chunkings.
+        const auto relative = [&](const std::vector<Index>& pieces) {
+          return decoded(block, ring(key_storage::raw, ring_positions::cache), x,
+                         frequency_table<T>(narrow, 6), pieces);
+        };
+        const reference::matrix whole = testing::exact(relative({13}));
+        CHECK(testing::worst(relative(chunks), 0, whole) <= 1);
+      }
+    });
+  }
+}
+
+TEST_CASE("a block of floats keeps its keys and values in 16 bits") {
+  const random_block<float> memory({}, 511);
+  testing::random numbers(512);
+  const rows_of<float> x = testing::random_rows<float>(numbers, 12, 10, 2);
+  const frequency_table<> table(narrow, 12);
+  const multi_head_attention<float, half_split> block(memory.weights(), memory.options());
+  const rows_of<float> exact = decoded(block, kv_cache<float>(1, 12, 2, 6), x, table, {5, 7});
+  const rows_of<float> close = decoded(block, kv_cache<Eigen::bfloat16>(1, 12, 2, 6), x, table, {5, 7});
+  const rows_of<float> same = decoded(block, kv_cache<Eigen::bfloat16>(1, 12, 2, 6), x, table, {1, 1, 1, 9});
+  // Keys and values are off by 2^-8 of themselves; scores below 4 move by 2^-6 at most, and their weights
+  // too.
+  const float largest = exact.cwiseAbs().maxCoeff();
+  CHECK((exact - close).cwiseAbs().maxCoeff() < 0x1p-4f * largest);
+  CHECK((exact - close).cwiseAbs().maxCoeff() > 0x1p-12f * largest);
+  CHECK(testing::worst(same, 0, testing::exact(close)) <= 1);
+}
+
+TEST_CASE("rows of a batch may bring different numbers of tokens") {
+  const random_block<double> memory({.bias = true}, 513);
+  testing::random numbers(514);
+  const frequency_table<double> table(narrow, 20);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  kv_cache<double> cache(2, 10, 2, 6);
+  const rows_of<double> first = testing::random_rows<double>(numbers, 2 * 4, 10, 2),
+                        second = testing::random_rows<double>(numbers, 2 * 3, 10, 2);
+  rows_of<double> out(8, 10), more(6, 10);
+  block.forward(first, cache, out, table, std::vector<Index>{4, 2});
+  block.forward(second, cache, more, table, std::vector<Index>{1, 3});
+  CHECK(cache.size(0) == 5);
+  CHECK(cache.size(1) == 5);
+  const Index taken[2][2] = {{4, 1}, {2, 3}};
+  for (Index b = 0; b < 2; ++b) {
+    rows_of<double> row(5, 10);
+    row << first.middleRows(4 * b, taken[b][0]), second.middleRows(3 * b, taken[b][1]);
+    const reference::matrix x = testing::exact(row);
+    const reference::matrix expected =
+        forward(memory.reference<half_split>(narrow), x, x, counted(5), counted(5), causal);
+    rows_of<double> got(5, 10);
+    got << out.middleRows(4 * b, taken[b][0]), more.middleRows(3 * b, taken[b][1]);
+    CHECK(testing::worst(got, 0, expected) <= 1);
+  }
+  // The rest of a row attends to nothing, which leaves the bias.
+  CHECK((out.row(7) - memory.o_bias).cwiseAbs().maxCoeff() == 0);
+  CHECK((more.row(1) - memory.o_bias).cwiseAbs().maxCoeff() == 0);
+}
+
+TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copies of them") {
+  const random_block<double> memory({}, 515);
+  testing::random numbers(516);
+  rows_of<double> wide = testing::random_rows<double>(numbers, 6, 30, 2), result(6, 25);
+  const rows_of<double> x = wide.middleCols(7, 10);
+  rows_of<double> out(6, 10);
+  const multi_head_attention<double> block(memory.weights(), memory.options());
+  block.forward(x, 2, out);
+  result.setConstant(-77);
+  block.forward(wide.middleCols(7, 10), 2, result.middleCols(3, 10));
+  CHECK(result.middleCols(3, 10) == out);
+  CHECK((result.leftCols(3).array() == -77).all());
+  CHECK((result.rightCols(12).array() == -77).all());
+}
+
+TEST_CASE("a call of a block that cannot be is refused, and neither output nor cache changes") {
+  const random_block<double> memory({.context_dim = 6}, 517), self({}, 518);
+  const rows_of<double> x = rows_of<double>::Ones(6, 10), context = rows_of<double>::Ones(8, 6),
+                        wrong = rows_of<double>::Ones(6, 9);
+  rows_of<double> out = rows_of<double>::Constant(6, 10, -77), narrow_out(6, 9), short_out(5, 10);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options()),
+      itself(self.weights(), self.options());
+  const frequency_table<double> table(narrow, 4), other(frequencies(4, 60.0), 40), wide(frequencies(8), 40);
+  kv_cache<double> cache(2, 4, 2, 6), raw(2, 20, 2, 6, 0, key_storage::raw), other_heads(2, 9, 4, 6),
+      full(2, 2, 2, 6);
+  itself.forward(x.topRows(2), cache, out.topRows(2), table);
+  itself.forward(x.topRows(2), raw, out.topRows(2), table);
+  raw.shift(0, 1, 10);
+  ring_cache<double> ring(2, {.sinks = 1, .window = 2}, 2, 6);
+  itself.forward(x.topRows(2), ring, out.topRows(2), table);
+  out.setConstant(-77);
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+    CHECK(throws_saying<E>(call, "rope::" + text));
+    CHECK((out.array() == -77).all());
+    CHECK(cache.size() == 1);
+    CHECK(raw.size() == 1);
+    CHECK(full.size() == 0);
+    CHECK(ring.next_positions()[0] == 1);
+  };
+  const std::invalid_argument invalid("");
+  const std::out_of_range range("");
+  const std::string m = "multi_head_attention: ";
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 4",
+          [&] { itself.forward(x, 4, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and -1",
+          [&] { itself.forward(x, -1, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 0",
+          [&] { itself.forward(x, 0, out); });
+  refused(invalid, m + "x must have model_dim columns, got 9 and 10", [&] { itself.forward(wrong, 2, out); });
+  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+          [&] { block.forward(x, 2, out); });
+  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+          [&] { block.cross(x, x, 2, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 8 and 3",
+          [&] { block.cross(x, context, 3, out); });
+  refused(invalid, m + "out must have out_dim columns, got 9 and 10",
+          [&] { itself.forward(x, 2, narrow_out); });
+  refused(invalid, m + "out and x must have the same rows, got 5 and 6",
+          [&] { itself.forward(x, 2, short_out); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { itself.forward(x, 2, out, table, 2); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { block.cross(x, context, 2, out, table, 2, 0); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { block.cross(x, context, 2, out, table, 0, 1); });
+  refused(invalid, m + "rotary_dim must not exceed head_dim, got 8 of 6",
+          [&] { itself.forward(x, 2, out, wide); });
+  refused(invalid, m + "ids must be [tokens] = 3 or [batch * tokens] = 6, got 2", [&] {
+    itself.forward(x, 2, out, table, std::vector<int>{0, 1});
+  });
+
+  refused(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
+          [&] { itself.forward(x, other_heads, out, table); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 5 and 2",
+          [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
+  refused(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
+          [&] { itself.forward(x, full, out, table); });
+  refused(invalid, "kv_cache: keys must meet the layout and the table they were rotated by",
+          [&] { itself.forward(x, cache, out, other); });
+  refused(invalid, "kv_cache::append: this cache rotates its keys, give the table",
+          [&] { itself.forward(x, cache, out); });
+  refused(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
+  // A raw key was shifted to 10: it is read by a table of 4 positions no more.
+  refused(range, m + "position 10 is outside the table's [0, 4)",
+          [&] { itself.forward(x, raw, out, table); });
+  refused(range, m + "position 3 is outside the table's [0, 3)",
+          [&] { itself.forward(x, cache, out, frequency_table<double>(narrow, 3)); });
+  refused(invalid, m + "counts must be in [0, tokens] = [0, 3], got 4", [&] {
+    itself.forward(x, cache, out, table, std::vector<Index>{4, 1});
+  });
+  refused(range, m + "position 3 is outside the table's [0, 3)",
+          [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
+  multi_head_options windowed = self.options();
+  windowed.attention.window = 5;
+  refused(invalid, m + "a ring_cache is causal and has a window of 2, got causal = 1 and a window of 5", [&] {
+    multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
+  });
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_BLOCK_REFERENCE_HPP
+#define ROPE_TESTS_BLOCK_REFERENCE_HPP
+
+/// An attention block in long double loops from its definition, for one row of a batch. Shares no code with
+/// the library.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "support/reference.hpp"
+
+namespace reference {
+
+using number = long double;
+using list = std::vector<number>;
+
+/// [rows, cols], row-major.
+struct matrix {
+  std::size_t rows = 0, cols = 0;
+  list values;
+
+  number& operator()(std::size_t r, std::size_t c) { return values[r * cols + c]; }
+  number operator()(std::size_t r, std::size_t c) const { return values[r * cols + c]; }
+};
+
+struct linear {
+  matrix weight;  // [out, in]
+  list bias;      // [out] or empty
+
+  matrix operator()(const matrix& x) const {
+    matrix y{x.rows, weight.rows, list(x.rows * weight.rows)};
+    for (std::size_t t = 0; t < x.rows; ++t)
+      for (std::size_t o = 0; o < weight.rows; ++o) {
+        number sum = bias.empty() ? 0 : bias[o];
+        for (std::size_t i = 0; i < weight.cols; ++i) sum += weight(o, i) * x(t, i);
+        y(t, o) = sum;
+      }
+    return y;
+  }
+};
+
+struct block {
+  std::size_t heads = 1, kv_heads = 1, head_dim = 0, value_dim = 0;
+  linear q, k, v, o;
+  list q_norm, k_norm;
+  number epsilon = 0, offset = 0, softcap = 0;
+  std::vector<double> inv_freq;  // empty: no rotation
+  std::function<channels(std::size_t, std::size_t)> pair_map = half_split;
+  number factor = 1;
+};
+
+using sees_key = std::function<bool(std::size_t, std::size_t)>;
+
+/// Heads of x after the norm and the rotation; list of [heads] of [head_dim] per token.
+inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
+                           const std::vector<long long>& positions) {
+  matrix y = x;
+  for (std::size_t t = 0; t < x.rows; ++t)
+    for (std::size_t h = 0; h < x.cols / m.head_dim; ++h) {
+      list head(m.head_dim);
+      number squares = 0;
+      for (std::size_t d = 0; d < m.head_dim; ++d) {
+        head[d] = x(t, h * m.head_dim + d);
+        squares += head[d] * head[d];
+      }
+      if (!norm.empty())
+        for (std::size_t d = 0; d < m.head_dim; ++d)
+          head[d] *= (m.offset + norm[d]) / std::sqrt(squares / static_cast<number>(m.head_dim) + m.epsilon);
+      if (!m.inv_freq.empty())
+        head = rotate(head, m.inv_freq, static_cast<number>(positions[t]), m.pair_map, m.factor);
+      for (std::size_t d = 0; d < m.head_dim; ++d) y(t, h * m.head_dim + d) = head[d];
+    }
+  return y;
+}
+
+/// The output for queries of `x` and keys of `context`; positions are read only where heads rotate.
+inline matrix forward(const block& m, const matrix& x, const matrix& context,
+                      const std::vector<long long>& query_positions,
+                      const std::vector<long long>& key_positions, const sees_key& sees) {
+  const matrix q = turned_heads(m, m.q(x), m.q_norm, query_positions),
+               k = turned_heads(m, m.k(context), m.k_norm, key_positions), v = m.v(context);
+  matrix attended{x.rows, m.heads * m.value_dim, list(x.rows * m.heads * m.value_dim)};
+  for (std::size_t i = 0; i < x.rows; ++i)
+    for (std::size_t h = 0; h < m.heads; ++h) {
+      const std::size_t kv = h / (m.heads / m.kv_heads);
+      list scores(context.rows);
+      number largest = 0, sum = 0;
+      bool any = false;
+      for (std::size_t j = 0; j < context.rows; ++j) {
+        if (!sees(i, j)) continue;
+        for (std::size_t d = 0; d < m.head_dim; ++d)
+          scores[j] += q(i, h * m.head_dim + d) * k(j, kv * m.head_dim + d);
+        scores[j] /= std::sqrt(static_cast<number>(m.head_dim));
+        if (m.softcap > 0) scores[j] = m.softcap * std::tanh(scores[j] / m.softcap);
+        largest = any ? (std::max)(largest, scores[j]) : scores[j];
+        any = true;
+      }
+      for (std::size_t j = 0; j < context.rows; ++j)
+        if (sees(i, j)) sum += std::exp(scores[j] - largest);
+      for (std::size_t j = 0; j < context.rows; ++j)
+        if (sees(i, j))
+          for (std::size_t d = 0; d < m.value_dim; ++d)
+            attended(i, h * m.value_dim + d) +=
+                std::exp(scores[j] - largest) / sum * v(j, kv * m.value_dim + d);
+    }
+  return m.o(attended);
+}
+
+}  // namespace reference
+
+#endif  // ROPE_TESTS_BLOCK_REFERENCE_HPP
