@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/cached_call.hpp>
 #include <rope/layout.hpp>
+#include <rope/parallel.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -41,14 +42,16 @@ inline namespace ROPE_ABI {
 /// Cost:      that of attention, of one row at a time; a copy of the keys and values of one head at a time
 ///            where they are widened or rotated, and of those that a query sees where they are not at
 ///            contiguous positions. No allocation once a call of the same size has been made on the thread
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class T>
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
-               std::span<const Index> counts = {}) {
+               std::span<const Index> counts = {}, const Threads& threads = {}) {
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  detail::cached_call<detail::unnamed_layout, T, Cache, float>(q, cache, out, nullptr, options, counts).run();
+  detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
+                                                                        counts, threads)
+      .run();
 }
 
 /// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
@@ -63,15 +66,17 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 /// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
 ///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
 ///          unchanged
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S>
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S,
+          class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
-               const attention_options& options = {}, std::span<const Index> counts = {}) {
+               const attention_options& options = {}, std::span<const Index> counts = {},
+               const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
                 "attention<half_split>(...)");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  detail::cached_call<Layout, T, Cache, S>(q, cache, out, &table, options, counts).run();
+  detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
 }
 
 }  // namespace ROPE_ABI

@@ -73,7 +73,7 @@ class multi_head_attention {
   /// Requires:  out shares no element with x or a weight
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
   void forward(const tokens& x, Index batch, writable_tokens out) const {
-    attend(x, x, batch, out, options_.attention, detail::no_rotation{});
+    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{});
   }
 
   /// Self-attention with rotation.
@@ -86,7 +86,7 @@ class multi_head_attention {
   void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
                const P& positions = P{}) const {
     attend(x, x, batch, out, options_.attention,
-           detail::table_rotation<Layout, S, P, P>{table, positions, positions});
+           detail::block_rotation<Layout, S, P, P>{table, positions, positions});
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -118,7 +118,7 @@ class multi_head_attention {
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out) const {
-    attend(x, context, batch, out, all_visible(), detail::no_rotation{});
+    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{});
   }
 
   /// Cross-attention with rotation: queries and keys have positions of their own.
@@ -128,7 +128,7 @@ class multi_head_attention {
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions) const {
     attend(x, context, batch, out, all_visible(),
-           detail::table_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions});
+           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions});
   }
 
   /// The options of cross-attention: every key is visible.

@@ -393,10 +393,12 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           "chunk = 2 queries at a time",
           [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
   refused(invalid,
-          "attention: a ring_cache is causal and has a window of 3, got causal = 0 and a window of 0",
+          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 0, a window of 0 "
+          "and 0 sinks",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
   refused(invalid,
-          "attention: a ring_cache is causal and has a window of 3, got causal = 1 and a window of 2",
+          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 1, a window of 2 "
+          "and 0 sinks",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
   refused(invalid, "ring_cache: keys must meet the layout and the table they were rotated by, got table ",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });

@@ -390,7 +390,8 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
           [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
   multi_head_options windowed = self.options();
   windowed.attention.window = 5;
-  refused(invalid, m + "a ring_cache is causal and has a window of 2, got causal = 1 and a window of 5", [&] {
-    multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
-  });
+  refused(invalid, m + "a ring_cache is causal with a window of 2 and 1 sinks, got causal = 1, a window of 5",
+          [&] {
+            multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
+          });
 }

@@ -10,10 +10,11 @@
 
 #include <rope/attention.hpp>  // attention_options
 #include <rope/config.hpp>
-#include <rope/detail/cache_rows.hpp>   // count_of, check_counts
-#include <rope/detail/cached_call.hpp>  // known_range
+#include <rope/detail/cache_rows.hpp>  // count_of, check_counts
+#include <rope/detail/cached_options.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotation.hpp>
+#include <rope/detail/visibility.hpp>  // known_range
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
 #include <rope/multi_head_weights.hpp>

@@ -2,13 +2,11 @@
 #ifndef ROPE_DETAIL_CACHED_KEYS_HPP
 #define ROPE_DETAIL_CACHED_KEYS_HPP
 
-#include <algorithm>  // std::copy_n, std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
 
-#include <rope/attention.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/cache_memory.hpp>  // copy_channels, rotate_channels
 #include <rope/detail/workspace.hpp>
@@ -17,7 +15,7 @@
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
-/// Cached keys as a query reads them: widened, rotated if they are stored raw, and seen by position.
+/// Cached keys as a query reads them: widened, and rotated if they are stored raw.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -56,63 +54,11 @@ head_view<const T> rotated_heads(const head_view<const C>& k, const frequency_ta
   return turned;
 }
 
-/// Whether positions are p, p + 1, p + 2, ...
-inline bool contiguous(std::span<const std::int64_t> positions) {
-  for (std::size_t i = 1; i < positions.size(); ++i)
-    if (positions[i] - positions[0] != static_cast<std::int64_t>(i)) return false;
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
   return true;
-}
-
-/// Whether a query sees a key: by the order of their positions, and by their distance unless the key is one
-/// of the first `sinks`.
-inline bool sees(std::int64_t query, std::int64_t key, const attention_options& options, Index sinks) {
-  if (options.causal && key > query) return false;
-  if (options.window == 0 || (key >= 0 && key < sinks)) return true;
-  return query - key < options.window && key - query < options.window;
-}
-
-/// Attention of one row in which keys are not at contiguous positions: each query sees keys by the rule
-/// above, wherever they are in memory.
-template <class T>
-void attend_by_position(const head_view<const T>& q, const head_view<const T>& k, const head_view<const T>& v,
-                        const head_view<T>& out, std::span<const std::int64_t> query_positions,
-                        std::span<const std::int64_t> key_positions, Index sinks,
-                        const attention_options& options) {
-  struct seen_keys {};
-  struct seen_values {};
-  attention_options alone = options;
-  alone.causal = false;
-  alone.window = 0;
-  for (Index i = 0; i < q.tokens; ++i) {
-    const auto visible = [&](Index j) {
-      return sees(query_positions[static_cast<std::size_t>(i)], key_positions[static_cast<std::size_t>(j)],
-                  options, sinks);
-    };
-    Index count = 0, first = k.tokens, last = 0;
-    for (Index j = 0; j < k.tokens; ++j)
-      if (visible(j)) {
-        ++count;
-        first = (std::min)(first, j);
-        last = j + 1;
-      }
-    if (count == 0) first = last = 0;
-    head_view<const T> keys = k.token_range(first, last - first), values = v.token_range(first, last - first);
-    if (count < last - first) {
-      const head_view<T> near_keys =
-          bhsd(workspace<seen_keys, T>(count * k.heads * k.head_dim), 1, k.heads, count, k.head_dim);
-      const head_view<T> near_values =
-          bhsd(workspace<seen_values, T>(count * v.heads * v.head_dim), 1, v.heads, count, v.head_dim);
-      for (Index h = 0; h < k.heads; ++h)
-        for (Index j = first, to = 0; j < last; ++j)
-          if (visible(j)) {
-            std::copy_n(k.at(0, j, h), k.head_dim, near_keys.at(0, to, h));
-            std::copy_n(v.at(0, j, h), v.head_dim, near_values.at(0, to++, h));
-          }
-      keys = near_keys;
-      values = near_values;
-    }
-    attention(q.token_range(i, 1), keys, values, out.token_range(i, 1), alone);
-  }
 }
 
 }  // namespace detail

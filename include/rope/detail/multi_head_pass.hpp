@@ -50,7 +50,7 @@ template <class I>
 inline constexpr bool is_segmented<segments<I>> = true;
 
 /// Queries and keys that are not rotated.
-struct no_rotation {
+struct block_without_rotation {
   template <class T>
   void check(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
   template <class T>
@@ -70,7 +70,7 @@ struct no_rotation {
 
 /// Queries and keys that are rotated by one table, at positions of their own.
 template <class Layout, class S, class PQ, class PK>
-struct table_rotation {
+struct block_rotation {
   const frequency_table<S>& table;
   const PQ& query_positions;
   const PK& key_positions;
