@@ -57,8 +57,12 @@ class multi_head_attention {
   /// Throws:  std::invalid_argument if the weights do not fit each other or the options
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
-    const head_view<T> none = bshd(static_cast<T*>(nullptr), 1, 0, shape_.heads, shape_.head_dim);
-    detail::checked_attention<T>(none, none, none, none, options.attention);
+    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
+    numbers.query_positions = numbers.key_positions = numbers.key_counts = {};
+    numbers.query_offsets = numbers.key_offsets = {};
+    numbers.bias = {};
+    numbers.mask = {};
+    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
   }
 
   const multi_head_weights<T>& weights() const { return weights_; }
@@ -136,6 +140,7 @@ class multi_head_attention {
     attention_options options = options_.attention;
     options.causal = false;
     options.window = 0;
+    options.sinks = 0;
     return options;
   }
 
@@ -145,83 +150,49 @@ class multi_head_attention {
   struct values {};
   struct attended {};
 
-  static void require(bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("multi_head_attention: ", rule, ", got ", got, " and ", of));
-  }
-
-  /// The tokens of each row of a batch.
-  static Index tokens_per_row(const tokens& x, Index batch) {
-    require(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-            "the rows of x must be batch * tokens", x.rows(), batch);
-    return batch == 0 ? 0 : x.rows() / batch;
-  }
-  void check(const tokens& x, const tokens& context, const writable_tokens& out) const {
-    require(x.cols() == shape_.model_dim, "x must have model_dim columns", x.cols(), shape_.model_dim);
-    require(context.cols() == shape_.context_dim, "the keys' tokens must have context_dim columns",
-            context.cols(), shape_.context_dim);
-    require(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    require(out.cols() == shape_.out_dim, "out must have out_dim columns", out.cols(), shape_.out_dim);
-  }
+  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
 
   /// Projected and normalised heads in scratch.
-  head_view<T> query_heads(const tokens& x, Index batch, Index count) const {
-    auto rows = detail::scratch_rows<queries, T>(x.rows(), shape_.heads * shape_.head_dim);
-    detail::project(x, weights_.q, rows);
-    const head_view<T> heads = bshd(rows.data(), batch, count, shape_.heads, shape_.head_dim);
-    norm(weights_.q_norm).apply(heads, heads);
+  head_view<T> query_heads(const tokens& x, Index batch) const {
+    const head_view<T> heads = pass().template projected<queries>(x, batch, weights_.q, shape_.heads);
+    pass().q_norm().apply(heads, heads);
     return heads;
   }
-  head_view<T> key_heads(const tokens& x, Index batch, Index count) const {
-    auto rows = detail::scratch_rows<keys, T>(x.rows(), shape_.kv_heads * shape_.head_dim);
-    detail::project(x, weights_.k, rows);
-    const head_view<T> heads = bshd(rows.data(), batch, count, shape_.kv_heads, shape_.head_dim);
-    norm(weights_.k_norm).apply(heads, heads);
+  head_view<T> key_heads(const tokens& x, Index batch) const {
+    const head_view<T> heads = pass().template projected<keys>(x, batch, weights_.k, shape_.kv_heads);
+    pass().k_norm().apply(heads, heads);
     return heads;
   }
-  head_view<T> value_heads(const tokens& x, Index batch, Index count) const {
-    auto rows = detail::scratch_rows<values, T>(x.rows(), shape_.kv_heads * shape_.value_dim);
-    detail::project(x, weights_.v, rows);
-    return bshd(rows.data(), batch, count, shape_.kv_heads, shape_.value_dim);
+  head_view<T> value_heads(const tokens& x, Index batch) const {
+    return pass().template projected<values>(x, batch, weights_.v, shape_.kv_heads);
   }
-  detail::head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
-    return {weight.size() == 0 ? nullptr : weight.data(), options_.norm_epsilon, options_.norm_offset};
+  head_view<T> attended_heads(const tokens& x, Index batch) const {
+    return pass().template scratch_heads<attended>(x.rows(), batch, shape_.heads, shape_.value_dim);
   }
 
   template <class Rotation>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
               const attention_options& options, const Rotation& rotation) const {
-    check(x, context, out);
-    const Index count = tokens_per_row(x, batch), key_count = tokens_per_row(context, batch);
-    {
-      // What can be wrong with positions shows before the first product.
-      const head_view<T> q = bshd(static_cast<T*>(nullptr), batch, count, shape_.heads, shape_.head_dim);
-      const head_view<T> k =
-          bshd(static_cast<T*>(nullptr), batch, key_count, shape_.kv_heads, shape_.head_dim);
-      rotation.check(q, k);
-    }
-    const head_view<T> q = query_heads(x, batch, count), k = key_heads(context, batch, key_count),
-                       v = value_heads(context, batch, key_count);
+    pass().check(x, context, out);
+    pass().check_positions(rotation, batch, pass().tokens_per_row(x, batch),
+                           pass().tokens_per_row(context, batch));
+    const head_view<T> q = query_heads(x, batch), k = key_heads(context, batch),
+                       v = value_heads(context, batch), heads = attended_heads(x, batch);
     rotation.apply(q, k);
-    auto rows = detail::scratch_rows<attended, T>(x.rows(), shape_.heads * shape_.value_dim);
-    const head_view<T> heads = bshd(rows.data(), batch, count, shape_.heads, shape_.value_dim);
     for (Index s = 0; s < rotation.segment_count(); ++s)
       attention(rotation.query_tokens(q, s), rotation.key_tokens(k, s), rotation.key_tokens(v, s),
                 rotation.query_tokens(heads, s), options);
-    detail::project(rows, weights_.o, out);
+    detail::project(detail::as_rows(heads), weights_.o, out);
   }
 
   template <class S, class Cache>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
                        std::span<const Index> counts) const {
-    check(x, x, out);
-    const Index batch = cache.batch(), count = tokens_per_row(x, batch);
+    pass().check(x, x, out);
+    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
-    const head_view<T> q = query_heads(x, batch, count), k = key_heads(x, batch, count),
-                       v = value_heads(x, batch, count);
-    auto rows = detail::scratch_rows<attended, T>(x.rows(), shape_.heads * shape_.value_dim);
-    const head_view<T> heads = bshd(rows.data(), batch, count, shape_.heads, shape_.value_dim);
+    const head_view<T> q = query_heads(x, batch), k = key_heads(x, batch), v = value_heads(x, batch),
+                       heads = attended_heads(x, batch);
     const Index chunk = detail::chunk_of(cache, count);
     struct chunk_counts {};
     Index* now = detail::workspace<chunk_counts, Index>(batch);
@@ -229,7 +200,8 @@ class multi_head_attention {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
         now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const std::span<const Index> taken(now, static_cast<std::size_t>(batch));
+      const std::span<const Index> taken =
+          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
       const head_view<T> new_q = q.token_range(first, size), new_k = k.token_range(first, size),
                          new_v = v.token_range(first, size), result = heads.token_range(first, size);
       if (table == nullptr) {
@@ -243,7 +215,7 @@ class multi_head_attention {
         attention<Layout>(new_q, cache, result, *table, options_.attention, taken);
       }
     }
-    detail::project(rows, weights_.o, out);
+    detail::project(detail::as_rows(heads), weights_.o, out);
   }
 
   multi_head_weights<T> weights_;

@@ -48,10 +48,10 @@ template <class T>
 struct multi_head_parameters {
   using norm_map = typename projection<T>::bias_map;
 
-  projection<T> q;  // [heads * head_dim, model_dim]
-  projection<T> k;  // [kv_heads * head_dim, context_dim]
-  projection<T> v;  // [kv_heads * value_dim, context_dim]
-  projection<T> o;  // [out_dim, heads * value_dim]
+  projection<T> q = {};  // [heads * head_dim, model_dim]
+  projection<T> k = {};  // [kv_heads * head_dim, context_dim]
+  projection<T> v = {};  // [kv_heads * value_dim, context_dim]
+  projection<T> o = {};  // [out_dim, heads * value_dim]
   /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
   norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
 };

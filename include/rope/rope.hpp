@@ -26,6 +26,7 @@
 #include <rope/model_rope.hpp>
 #include <rope/model_tables.hpp>
 #include <rope/multi_head_attention.hpp>
+#include <rope/multi_head_attention_gradient.hpp>
 #include <rope/multi_head_weights.hpp>
 #include <rope/multimodal_positions.hpp>
 #include <rope/parallel.hpp>

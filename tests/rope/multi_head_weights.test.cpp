@@ -114,8 +114,8 @@ TEST_CASE("weights that do not fit each other are refused") {
                   [](options_type& x) { x.norm_epsilon = -1; });
   options_refused(block + "norm_epsilon must be finite and not negative, norm_offset finite, got ",
                   [](options_type& x) { x.norm_offset = std::numeric_limits<double>::infinity(); });
-  options_refused("attention: window must not be negative, got -1",
+  options_refused(block + "window must not be negative, got -1",
                   [](options_type& x) { x.attention.window = -1; });
-  options_refused("attention: scale must be finite and softcap finite and not negative, got 0 and -2",
+  options_refused(block + "scale must be finite and softcap finite and not negative, got 0 and -2",
                   [](options_type& x) { x.attention.softcap = -2; });
 }

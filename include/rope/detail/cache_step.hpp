@@ -80,6 +80,10 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
                        cache.head_dim(), ", ", cache.value_dim(), "]"));
   check_counts(function, counts, cache.batch(), tokens);
   check_cache_options(function, cache, options);
+  Index keys = 0;
+  for (Index b = 0; b < cache.batch(); ++b)
+    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
   if (table == nullptr) {
     if (cache.storage() == key_storage::raw)
       ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));

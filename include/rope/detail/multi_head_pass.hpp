@@ -11,6 +11,7 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/workspace.hpp>
+#include <rope/gradient.hpp>  // rotate_gradient
 #include <rope/multi_head_weights.hpp>
 #include <rope/positions.hpp>
 #include <rope/table.hpp>
@@ -43,6 +44,67 @@ Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
   return {workspace<Purpose, T>(rows * cols), rows, cols};
 }
 
+/// A block in pieces, each with scratch of its own.
+template <class T>
+struct block_pass {
+  const multi_head_weights<T>& weights;
+  const multi_head_options& options;
+  const multi_head_shape& shape;
+
+  static void require(bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  }
+  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  template <class Out>
+  void check(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    require(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
+    require(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
+            context.cols(), shape.context_dim);
+    require(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    require(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+  }
+  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
+    require(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+            "the rows of x must be batch * tokens", x.rows(), batch);
+    return batch == 0 ? 0 : x.rows() / batch;
+  }
+  /// What can be wrong with positions, before the first product.
+  template <class Rotation>
+  void check_positions(const Rotation& rotation, Index batch, Index queries, Index keys) const {
+    const head_view<T> q = bshd(static_cast<T*>(nullptr), batch, queries, shape.heads, shape.head_dim);
+    const head_view<T> k = bshd(static_cast<T*>(nullptr), batch, keys, shape.kv_heads, shape.head_dim);
+    rotation.check(q, k);
+  }
+
+  /// [batch, rows / batch, heads, head_dim] in scratch.
+  template <class Purpose>
+  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
+    return bshd(scratch_rows<Purpose, T>(rows, heads * head_dim).data(), batch, batch == 0 ? 0 : rows / batch,
+                heads, head_dim);
+  }
+  template <class Purpose>
+  head_view<T> projected(const token_ref<T>& x, Index batch, const projection<const T>& by,
+                         Index heads) const {
+    auto rows = scratch_rows<Purpose, T>(x.rows(), by.weight.rows());
+    project(x, by, rows);
+    return bshd(rows.data(), batch, batch == 0 ? 0 : x.rows() / batch, heads, by.weight.rows() / heads);
+  }
+  head_norm<T> q_norm() const { return norm(weights.q_norm); }
+  head_norm<T> k_norm() const { return norm(weights.k_norm); }
+
+ private:
+  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
+    return {weight.size() == 0 ? nullptr : weight.data(), options.norm_epsilon, options.norm_offset};
+  }
+};
+
+/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+template <class T>
+Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
+  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
+}
+
 /// Whether positions fall into segments that must not see each other.
 template <class P>
 inline constexpr bool is_segmented = false;
@@ -55,6 +117,8 @@ struct block_without_rotation {
   void check(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
   template <class T>
   void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+  template <class T>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/) const {}
 
   /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
   Index segment_count() const { return 1; }
@@ -98,6 +162,11 @@ struct block_rotation {
   void apply(const head_view<T>& q, const head_view<T>& k) const {
     rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens));
     rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens));
+  }
+  template <class T>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k) const {
+    rotate_gradient<Layout>(d_q, table, query_positions);
+    rotate_gradient<Layout>(d_k, table, key_positions);
   }
 
   Index segment_count() const {
