@@ -428,3 +428,125 @@ TEST_CASE("a cache of rotated keys and the views of it give the same bits") {
             options);
   CHECK(by_cache == by_views);
 }
+
+namespace {
+
+/// Runs every piece on the calling thread, last first.
+struct backwards {
+  Index threads() const { return 2; }
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = count; i > 0; --i) body(i - 1);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, for every storage") {
+  const Index batch = 2, keys = 11, queries = 3, heads = 6;
+  testing::random numbers(700);
+  const auto some = [&](Index count) {
+    std::vector<float> x(static_cast<std::size_t>(count));
+    for (float& value : x)
+      value = static_cast<float>(static_cast<Eigen::bfloat16>(static_cast<float>(numbers.unit() - 0.5)));
+    return x;
+  };
+  const std::vector<float> k = some(batch * keys * 2 * 8), v = some(batch * keys * 2 * 5),
+                           q = some(batch * queries * heads * 8), bias = some(batch * heads * queries * keys),
+                           logits = some(heads);
+  std::vector<char> mask(static_cast<std::size_t>(batch * queries * keys));
+  for (char& visible : mask) visible = numbers.unit() < 0.7 ? 1 : 0;
+  const frequency_table<> table(plain, 20);
+  attention_options options{.sinks = 1};
+  options.window = GENERATE(0, 4);
+  options.bias = scores(bias.data(), batch, heads, queries, keys);
+  options.mask = scores(reinterpret_cast<const bool*>(mask.data()), batch, 1, queries, keys);
+  options.sink_logits = logits;
+
+  const auto key_view = bshd(k.data(), batch, keys, 2, 8);
+  const auto value_view = bshd(v.data(), batch, keys, 2, 5);
+  const auto query_view = bshd(q.data(), batch, queries, heads, 8);
+  struct result {
+    std::vector<float> out = std::vector<float>(2 * 3 * 6 * 5, -77.0f);
+    std::vector<double> sums = std::vector<double>(2 * 3 * 6, -77.0);
+    head_view<float> view() { return bshd(out.data(), 2, 3, 6, 5); }
+  };
+  result expected;
+  options.log_sum_exp = expected.sums;
+  attention<half_split>(query_view, key_view, value_view, expected.view(), table, options);
+
+  const auto check = [&](auto cache, const auto& threads) {
+    if (cache.storage() == key_storage::raw)
+      cache.append(key_view, value_view);
+    else
+      cache.template append<half_split>(key_view, value_view, table);
+    result got;
+    options.log_sum_exp = got.sums;
+    attention<half_split>(query_view, cache, got.view(), table, options, {}, threads);
+    double out_error = 0, sum_error = 0;
+    for (std::size_t i = 0; i < got.out.size(); ++i)
+      out_error = (std::max)(
+          out_error, std::abs(static_cast<double>(got.out[i]) - static_cast<double>(expected.out[i])));
+    for (std::size_t i = 0; i < got.sums.size(); ++i)
+      sum_error = (std::max)(
+          sum_error, got.sums[i] == expected.sums[i] ? 0.0 : std::abs(got.sums[i] - expected.sums[i]));
+    // Channels below 0.5 and at most 11 keys: sums of a few roundings of numbers below 1.
+    CHECK(out_error <= 200 * 0x1p-24);
+    CHECK(sum_error <= 200 * 0x1p-24);
+    // Without a place for sums, keys are made ready head by head.
+    options.log_sum_exp = {};
+    result alone;
+    attention<half_split>(query_view, cache, alone.view(), table, options, {}, threads);
+    for (std::size_t i = 0; i < got.out.size(); ++i)
+      CHECK(std::abs(alone.out[i] - expected.out[i]) <= 200 * 0x1p-24f);
+  };
+  check(kv_cache<float>(batch, 20, 2, 8, 5), this_thread{});
+  check(kv_cache<float>(batch, 20, 2, 8, 5), backwards{});
+  check(kv_cache<float>(batch, 20, 2, 8, 5, key_storage::raw), this_thread{});
+  check(kv_cache<Eigen::bfloat16>(batch, 20, 2, 8, 5, key_storage::raw), backwards{});
+}
+
+TEST_CASE("queries of a row beyond its count have no keys") {
+  tokens_of_ones x;
+  kv_cache<float> cache(2, 10, 2, 8, 5);
+  cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 1});
+  std::vector<double> sums(2 * 3 * 4, -77);
+  attention_options options;
+  options.log_sum_exp = sums;
+  attention(x.q(2, 3), cache, x.out(2, 3), options, std::vector<Index>{3, 1});
+  for (std::size_t b = 0; b < 2; ++b)
+    for (std::size_t t = 0; t < 3; ++t)
+      for (std::size_t h = 0; h < 4; ++h)
+        CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (b == 1 && t > 0));
+}
+
+TEST_CASE("options that a cache decides are refused") {
+  tokens_of_ones x;
+  kv_cache<float> cache(1, 10, 2, 8, 5);
+  cache.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
+  ring_cache<float> ring(1, {.window = 3}, 2, 8, 5);
+  ring.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
+  const std::vector<std::int64_t> list = {0, 1, 2, 3};
+  const std::vector<float> bias(16);
+  const auto refused = [&](const char* text, const auto& with, const auto& change) {
+    attention_options options;
+    change(options);
+    CHECK(throws_saying<std::invalid_argument>([&] { attention(x.q(1, 1), with, x.out(1, 1), options); },
+                                               std::string("rope::attention: ") + text));
+    CHECK(x.untouched());
+  };
+  const char* positions = "a cache has its own positions, counts and rows, the options must not list any";
+  refused(positions, cache, [&](auto& o) { o.query_positions = {list.data(), 1}; });
+  refused(positions, cache, [&](auto& o) { o.key_positions = list; });
+  refused(positions, cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
+  refused(positions, ring, [&](auto& o) { o.query_offsets = {list.data(), 2}; });
+  refused("dropout is for training, a cache is not, got 0.5", cache, [](auto& o) { o.dropout = 0.5; });
+  refused("the keys of a ring_cache have no order that a bias or a mask could follow", ring,
+          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+  refused("a ring_cache is causal with a window of 3 and 0 sinks, got causal = 1, a window of 0 and 2 sinks",
+          ring, [](auto& o) { o.sinks = 2; });
+  refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
+          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+  refused("sink_logits must be empty or have length 4 or 4, got 3", cache, [&](auto& o) {
+    o.sink_logits = {bias.data(), 3};
+  });
+}

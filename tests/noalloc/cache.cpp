@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rope.hpp>
+
+#include <vector>
+
+#include "allocations.hpp"
+#include "support/catch.hpp"
+
+using testing::allocations_in;
+
+namespace {
+
+using rope::half_split;
+using rope::Index;
+
+/// A decoding step of 8 heads on 2 key heads of 64 channels, [1, 1, heads, 64].
+template <class T>
+struct step {
+  std::vector<T> memory = std::vector<T>(8 * 64, T(0.5)), result = memory;
+  rope::head_view<T> q() { return rope::bshd(memory.data(), 1, 1, 8, 64); }
+  rope::head_view<T> k() { return rope::bshd(memory.data(), 1, 1, 2, 64); }
+  rope::head_view<T> out() { return rope::bshd(result.data(), 1, 1, 8, 64); }
+};
+
+/// Appends and attends until the cache holds 300 tokens, then counts one more step that is as large as the
+/// largest before it.
+template <class T, class Cache>
+long allocations_of_a_step(Cache cache) {
+  step<T> token;
+  const rope::frequency_table<float> table(rope::frequencies(64), 400);
+  const auto decode = [&] {
+    if (cache.storage() == rope::key_storage::raw)
+      cache.append(token.k(), token.k());
+    else
+      cache.template append<half_split>(token.k(), token.k(), table);
+    rope::attention<half_split>(token.q(), cache, token.out(), table);
+  };
+  for (int i = 0; i < 300; ++i) decode();
+  cache.truncate(299);
+  return allocations_in(decode);
+}
+
+}  // namespace
+
+TEST_CASE("a decoding step through a warm cache allocates nothing") {
+  using rope::key_storage;
+  for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
+    CHECK(allocations_of_a_step<float>(rope::kv_cache<float>(1, 300, 2, 64, 0, storage)) == 0);
+    CHECK(allocations_of_a_step<double>(rope::kv_cache<double>(1, 300, 2, 64, 0, storage)) == 0);
+    CHECK(allocations_of_a_step<float>(rope::kv_cache<Eigen::bfloat16>(1, 300, 2, 64, 0, storage)) == 0);
+    CHECK(allocations_of_a_step<Eigen::half>(rope::kv_cache<Eigen::half>(1, 300, 2, 64, 0, storage)) == 0);
+    CHECK(allocations_of_a_step<float>(
+              rope::ring_cache<float>(1, {.sinks = 4, .window = 100}, 2, 64, 0, storage)) == 0);
+  }
+  CHECK(allocations_of_a_step<float>(rope::ring_cache<Eigen::bfloat16>(
+            1, {.sinks = 4, .window = 100, .positions = rope::ring_positions::cache}, 2, 64, 0,
+            key_storage::raw)) == 0);
+}
+
+TEST_CASE("a decoding step of a warm block allocates nothing") {
+  const Index dim = 8 * 64;
+  const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
+  using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const tokens x = tokens::Ones(1, dim);
+  tokens out(1, dim);
+  const rope::multi_head_attention<float, half_split> block({.q = {weights.data(), dim, dim, weights.data()},
+                                                             .k = {weights.data(), 128, dim},
+                                                             .v = {weights.data(), 128, dim},
+                                                             .o = {weights.data(), dim, dim},
+                                                             .q_norm = {weights.data(), 64},
+                                                             .k_norm = {weights.data(), 64}},
+                                                            {.heads = 8, .kv_heads = 2});
+  const rope::frequency_table<float> table(rope::frequencies(64), 40);
+  rope::kv_cache<float> cache(1, 40, 2, 64);
+  rope::ring_cache<float> ring(1, {.sinks = 2, .window = 10}, 2, 64);
+  const auto decode = [&] {
+    block.forward(x, cache, out, table);
+    block.forward(x, ring, out, table);
+    block.forward(x, 1, out, table, 7);
+  };
+  for (int i = 0; i < 30; ++i) decode();
+  CHECK(allocations_in(decode) == 0);
+}
