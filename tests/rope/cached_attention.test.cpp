@@ -10,6 +10,7 @@
 
 #include "support/catch.hpp"
 #include "support/decoder_reference.hpp"
+#include "support/decoder_step.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 
@@ -18,91 +19,8 @@
 namespace {
 
 using namespace rope;
+using namespace decoder_step;
 using testing::throws_saying;
-
-const frequencies plain(6, 100.0);
-
-template <class Layout>
-reference::model model_of(std::size_t heads, const frequencies& f, double softcap = 0) {
-  reference::model m{heads, 2, 8, 5, {}, {}, static_cast<long double>(f.attention_factor()), softcap};
-  for (Index i = 0; i < f.pairs(); ++i) m.inv_freq.push_back(f.inv_freq()(i, 0));
-  m.pair_map = std::is_same_v<Layout, interleaved> ? reference::interleaved : reference::half_split;
-  return m;
-}
-
-/// Tokens of some rows as the arguments of a call, the rows filled up with numbers nobody may read.
-template <class T>
-struct step {
-  Index batch, tokens;
-  std::vector<T> q, k, v, out;
-  std::vector<Index> counts;
-  const reference::model& m;
-
-  step(const reference::model& model, const std::vector<std::vector<reference::token>>& rows)
-      : batch(static_cast<Index>(rows.size())), tokens(0), m(model) {
-    for (const auto& row : rows) {
-      counts.push_back(static_cast<Index>(row.size()));
-      tokens = (std::max)(tokens, counts.back());
-    }
-    for (const auto& row : rows)
-      for (std::size_t t = 0; t < static_cast<std::size_t>(tokens); ++t) {
-        const auto put = [&](std::vector<T>& memory, const std::vector<double> reference::token::*channels,
-                             std::size_t width) {
-          for (std::size_t d = 0; d < width; ++d)
-            memory.push_back(static_cast<T>(t < row.size() ? (row[t].*channels)[d] : 1e3));
-        };
-        put(q, &reference::token::q, m.heads * m.dim);
-        put(k, &reference::token::k, m.kv_heads * m.dim);
-        put(v, &reference::token::v, m.kv_heads * m.value_dim);
-      }
-    out.assign(static_cast<std::size_t>(batch * tokens) * m.heads * m.value_dim, T(-77));
-  }
-  Index of(std::size_t x) const { return static_cast<Index>(x); }
-  head_view<const T> queries() const { return bshd(q.data(), batch, tokens, of(m.heads), of(m.dim)); }
-  head_view<const T> keys() const { return bshd(k.data(), batch, tokens, of(m.kv_heads), of(m.dim)); }
-  head_view<const T> values() const { return bshd(v.data(), batch, tokens, of(m.kv_heads), of(m.value_dim)); }
-  head_view<T> output() { return bshd(out.data(), batch, tokens, of(m.heads), of(m.value_dim)); }
-
-  /// The largest error of the output in units of `bound` and the rounding of T; `visible(b, i)` are the keys
-  /// that query i of row b sees, `position(b, i)` is its own.
-  template <class Visible, class Position>
-  double worst(double bound, const std::vector<std::vector<reference::token>>& rows, Visible visible,
-               Position position) {
-    double result = 0;
-    for (std::size_t b = 0; b < rows.size(); ++b)
-      for (std::size_t i = 0; i < static_cast<std::size_t>(tokens); ++i) {
-        const T* got = output().at(of(b), of(i), 0);
-        const std::size_t width = m.heads * m.value_dim;
-        std::vector<long double> expected(width);
-        if (i < rows[b].size()) expected = reference::attend(m, rows[b][i].q, position(b, i), visible(b, i));
-        for (std::size_t d = 0; d < width; ++d) {
-          const auto error = static_cast<double>(std::abs(static_cast<long double>(got[d]) - expected[d]));
-          const auto rounding = static_cast<double>(
-              tolerance::ulp<T>(std::abs(expected[d]) + static_cast<long double>(bound)) / 2);
-          const double part = i < rows[b].size() ? error / (bound + rounding) : (error == 0 ? 0 : 1e9);
-          result = part <= result ? result : part >= 0 ? part : 1e9;
-        }
-      }
-    return result;
-  }
-};
-
-using rows = std::vector<std::vector<reference::token>>;
-
-/// The visible part of a row by position.
-std::vector<reference::visible> seen_by(const std::vector<reference::token>& row, long long position,
-                                        long long window, long long sinks) {
-  std::vector<reference::visible> keys;
-  for (const auto& token : row)
-    if (token.position <= position && (window == 0 || position - token.position < window ||
-                                       (token.position >= 0 && token.position < sinks)))
-      keys.push_back({&token, token.position});
-  return keys;
-}
-
-/// The table type that goes with a channel type.
-template <class T>
-using entry = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <class Layout, class T, class C>
 class history {
@@ -236,83 +154,6 @@ TEMPLATE_TEST_CASE("attention to a cache follows the definition through any hist
   const std::uint32_t seed = GENERATE(range(0u, 30u));
   check_history<half_split, typename TestType::channel, typename TestType::entry>(seed);
   check_history<interleaved, typename TestType::channel, typename TestType::entry>(seed + 1000);
-}
-
-namespace {
-
-/// A stream through a ring: chunks, rollbacks, and a prefill of more tokens than there are slots.
-template <class Layout, class T, class C>
-void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage storage) {
-  std::mt19937 generator(seed);
-  const reference::model m = model_of<Layout>(6, plain);
-  const bool relative = policy.positions == ring_positions::cache;
-  // Positions in the cache need no more rows than the cache has, however long the stream.
-  const frequency_table<entry<T>> table(plain, relative ? policy.sinks + policy.window : 200);
-  ring_cache<C> cache(2, policy, 2, 8, 5, storage);
-  CAPTURE(seed, testing::name_of<Layout>, policy.sinks, policy.window, policy.chunk, relative,
-          storage == key_storage::raw);
-  rows all(2);
-  const auto append = [&](std::size_t zero, std::size_t one, bool attend) {
-    const std::size_t counts[] = {zero, one};
-    rows added(2);
-    for (std::size_t b = 0; b < 2; ++b)
-      for (std::size_t i = 0; i < counts[b]; ++i) {
-        added[b].push_back(
-            reference::random_token(generator, m, static_cast<long long>(all[b].size()),
-                                    [](double x) { return static_cast<double>(static_cast<C>(x)); }));
-        all[b].push_back(added[b].back());
-      }
-    step<T> now(m, added);
-    if (storage == key_storage::raw)
-      cache.append(now.keys(), now.values(), now.counts);
-    else
-      cache.template append<Layout>(now.keys(), now.values(), table, now.counts);
-    for (std::size_t b = 0; b < 2; ++b)
-      CHECK(cache.next_positions()[b] == static_cast<std::int64_t>(all[b].size()));
-    if (!attend) return;
-    attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts);
-    const auto seen = [&](std::size_t b, std::size_t i) {
-      auto keys = seen_by(all[b], added[b][i].position, policy.window, policy.sinks);
-      if (relative)
-        for (std::size_t r = 0; r < keys.size(); ++r) keys[r].position = static_cast<long long>(r);
-      return keys;
-    };
-    const auto position = [&](std::size_t b, std::size_t i) {
-      return relative ? static_cast<long long>(seen(b, i).size()) - 1 : added[b][i].position;
-    };
-    const double bound = reference::decoder_bound<T, C>(
-        m, static_cast<std::size_t>(policy.sinks + policy.window), 0, storage == key_storage::rotated);
-    CHECK(now.worst(bound, added, seen, position) <= 1);
-  };
-  const auto chunk = static_cast<std::size_t>(policy.chunk);
-  append(generator() % 40, 0, false);
-  for (int i = 0; i < 40; ++i) {
-    append(generator() % (chunk + 1), generator() % (chunk + 1), true);
-    if (generator() % 4 == 0) {
-      const std::size_t b = generator() % 2, back = (std::min)(all[b].size(), generator() % chunk);
-      // After a rollback the next query still has to find its window: give the row as many tokens again.
-      all[b].resize(all[b].size() - back);
-      cache.truncate(static_cast<std::int64_t>(all[b].size()), batch_row{static_cast<Index>(b)});
-    }
-  }
-}
-
-}  // namespace
-
-TEMPLATE_TEST_CASE("attention to a ring follows the definition however long the stream", "",
-                   (testing::types<float, float>), (testing::types<double, double>),
-                   (testing::types<float, Eigen::bfloat16>), (testing::types<Eigen::half, Eigen::half>)) {
-  using T = typename TestType::channel;
-  using C = typename TestType::entry;
-  const Index sinks = GENERATE(0, 1, 4), window = GENERATE(1, 2, 9), chunk = GENERATE(1, 3);
-  std::uint32_t seed = 300;
-  for (const auto& [positions, storage] : {std::pair(ring_positions::sequence, key_storage::rotated),
-                                           std::pair(ring_positions::sequence, key_storage::raw),
-                                           std::pair(ring_positions::cache, key_storage::raw)}) {
-    const ring_policy policy{.sinks = sinks, .window = window, .chunk = chunk, .positions = positions};
-    check_stream<half_split, T, C>(++seed, policy, storage);
-    check_stream<interleaved, T, C>(++seed, policy, storage);
-  }
 }
 
 namespace {
