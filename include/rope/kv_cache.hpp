@@ -74,7 +74,7 @@ class kv_cache {
     return rows_.positions(rows_.checked("kv_cache::positions", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts(cache.next_positions())`.
+  /// are at `row_starts{cache.next_positions()}`.
   std::span<const std::int64_t> next_positions() const { return rows_.next(); }
 
   /// Copies new tokens behind the stored ones.

@@ -62,7 +62,7 @@ TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "", f
       block.forward(x, batch, out, table, ids);
       check([&](Index b) { return std::vector<long long>(ids.begin() + b * 7, ids.begin() + b * 7 + 7); });
       const std::vector<std::int64_t> starts = {-5, 40};
-      block.forward(x, batch, out, table, row_starts(starts));
+      block.forward(x, batch, out, table, row_starts{starts});
       check([](Index b) { return counted(7, b == 0 ? -5 : 40); });
     });
   }
@@ -130,7 +130,7 @@ TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its ow
       memory.template reference<half_split>(narrow), [](Index) { return counted(3, 50); },
       [](Index) { return counted(8, 7); });
   const std::vector<Index> starts = {10, 90}, ids = {8, 6, 7, 5, 3, 0, 9, 1};
-  block.cross(x, context, 2, out, table, row_starts(starts), ids);
+  block.cross(x, context, 2, out, table, row_starts{starts}, ids);
   check(
       memory.template reference<half_split>(narrow), [](Index b) { return counted(3, b == 0 ? 10 : 90); },
       [&](Index) { return std::vector<long long>(ids.begin(), ids.end()); });

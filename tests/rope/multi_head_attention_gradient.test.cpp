@@ -193,7 +193,7 @@ TEST_CASE("the gradients of a block are the slopes of its definition") {
       memory_of_gradients rotated(memory, x, none);
       const std::vector<int> starts = {-7, 30};
       multi_head_attention_gradient(multi_head_attention<double, Layout>(memory.weights(), options), x, 2,
-                                    d_out, rotated.all(), table, row_starts(starts));
+                                    d_out, rotated.all(), table, row_starts{starts});
       of.m = memory.template reference<Layout>(louder);
       of.m.softcap = 0.9L;
       of.query_positions = of.key_positions = {counted(4, -7), counted(4, 30)};
@@ -239,7 +239,8 @@ TEST_CASE("gradients do not cross from one segment to another") {
   const std::vector<int> offsets = {0, 2, 2, 6};
   const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
   memory_of_gradients d(memory, x, none);
-  multi_head_attention_gradient(block, x, 1, d_out, d.all(), table, segments(std::span<const int>(offsets)));
+  multi_head_attention_gradient(block, x, 1, d_out, d.all(), table,
+                                segments<int>{std::span<const int>(offsets)});
   const auto sees = [](std::size_t i, std::size_t j) { return j <= i && (i < 2) == (j < 2); };
   loss of{memory.reference<interleaved>(narrow),
           rows_per_batch(x, 1),
@@ -345,7 +346,8 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
       [&](const auto& d) {
         const std::vector<int> offsets = {0, 3, 6};
-        multi_head_attention_gradient(block, x, 1, d_out, d, table, segments(std::span<const int>(offsets)));
+        multi_head_attention_gradient(block, x, 1, d_out, d, table,
+                                      segments<int>{std::span<const int>(offsets)});
       });
   // A block without biases has no gradient by them.
   const random_block<double> bare(kinds[0], 610);
