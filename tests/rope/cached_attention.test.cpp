@@ -2,6 +2,7 @@
 #include <rope/cached_attention.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -390,4 +391,27 @@ TEST_CASE("options that a cache decides are refused") {
   refused("sink_logits must be empty or have length 4 or 4, got 3", cache, [&](auto& o) {
     o.sink_logits = {bias.data(), 3};
   });
+}
+
+TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views") {
+  const std::vector<float> k = testing::random_channels<float>(2 * 7 * 2 * 8, 31),
+                           q = testing::random_channels<float>(2 * 3 * 4 * 8, 32);
+  const frequency_table<> table(plain, 20);
+  const auto keys = bshd(k.data(), 2, 7, 2, 8), queries = bshd(q.data(), 2, 3, 4, 8);
+  std::vector<float> out(q.size()), expected_out(q.size());
+  std::vector<double> sums(2 * 3 * 4, -77), expected(sums);
+  attention_options options;
+  options.log_sum_exp = expected;
+  attention<half_split>(queries, keys, keys, bshd(expected_out.data(), 2, 3, 4, 8), table, options);
+  options.log_sum_exp = sums;
+  const double largest = 4 * 4 * std::sqrt(8.0);  // the largest score of channels below 4 is 128 / sqrt(8)
+  for (const ring_positions positions : {ring_positions::sequence, ring_positions::cache}) {
+    ring_cache<float> ring(2, {.sinks = 1, .window = 8, .chunk = 3, .positions = positions}, 2, 8, 0,
+                           key_storage::raw);
+    ring.append(keys, keys);
+    attention<half_split>(queries, ring, bshd(out.data(), 2, 3, 4, 8), table, options);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      CHECK(std::abs(sums[i] - expected[i]) <= 20 * 0x1p-24 * largest);
+    std::fill(sums.begin(), sums.end(), -77);
+  }
 }

@@ -185,7 +185,7 @@ class cached_call {
     const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
     const bool ready = std::is_same_v<T, C> && !raw();
     const Index group = k.heads == 0 ? 0 : q.heads / k.heads;
-    const Index step = ready || !options_.log_sum_exp.empty() ? (std::max)(Index{1}, k.heads) : Index{1};
+    const Index step = heads_at_once(ready);
     for (Index h = 0; h < k.heads; h += step) {
       attention_options options =
           options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, k.tokens});
@@ -207,36 +207,48 @@ class cached_call {
   void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
-      const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
-      const Index sinks = cache_.policy().sinks;
+      const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
+      const Index sinks = cache_.policy().sinks, slots = all_k.tokens;
+      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once(false);
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
         const std::int64_t rank = rank_of(cache_, position);
         const auto keys = static_cast<Index>(rank + 1);
-        const head_view<T> near_keys =
-            bhsd(workspace<read_keys, T>(keys * k.heads * k.head_dim), 1, k.heads, keys, k.head_dim);
-        const head_view<T> near_values =
-            bhsd(workspace<read_values, T>(keys * v.heads * v.head_dim), 1, v.heads, keys, v.head_dim);
-        for (Index r = 0; r < keys;) {
-          // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
-          const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
-          const Index end = slot < sinks ? sinks : k.tokens, count = (std::min)(keys - r, end - slot);
-          rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
-                                  contiguous_positions{r});
-          copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
-          r += count;
+        const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
+        for (Index h = 0; h < all_k.heads; h += step) {
+          const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);
+          const head_view<T> near_keys =
+              bhsd(workspace<read_keys, T>(keys * step * k.head_dim), 1, step, keys, k.head_dim);
+          const head_view<T> near_values =
+              bhsd(workspace<read_values, T>(keys * step * v.head_dim), 1, step, keys, v.head_dim);
+          for (Index r = 0; r < keys;) {
+            // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+            const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
+            const Index end = slot < sinks ? sinks : slots, count = (std::min)(keys - r, end - slot);
+            rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
+                                    contiguous_positions{r});
+            copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
+            r += count;
+          }
+          attention_options options =
+              options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, keys});
+          if (!options.log_sum_exp.empty())
+            options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * q.heads),
+                                                              static_cast<std::size_t>(q.heads));
+          options.causal = false;
+          options.window = 0;
+          options.sinks = 0;
+          attention(turned.head_range(h * group, step * group), near_keys, near_values,
+                    out.token_range(i, 1).head_range(h * group, step * group), options, threads_);
         }
-        attention_options options = options_of(options_, {b, q_.tokens, 0, q.heads, q.tokens, keys});
-        if (!options.log_sum_exp.empty())
-          options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * q.heads),
-                                                            static_cast<std::size_t>(q.heads));
-        options.causal = false;
-        options.window = 0;
-        options.sinks = 0;
-        attention(rotated(q.token_range(i, 1), {&rank, 1}), near_keys, near_values, out.token_range(i, 1),
-                  options, threads_);
       }
     }
+  }
+
+  /// Key heads of one inner call: all, where keys are ready or sums are asked for, which lie head beside
+  /// head; else one, so that its copy stays in the processor's cache.
+  Index heads_at_once(bool ready) const {
+    return ready || !options_.log_sum_exp.empty() ? (std::max)(Index{1}, cache_.kv_heads()) : Index{1};
   }
 
   head_view<const T> q_;
