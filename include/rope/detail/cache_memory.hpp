@@ -2,7 +2,7 @@
 #ifndef ROPE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_DETAIL_CACHE_MEMORY_HPP
 
-#include <algorithm>  // std::copy_n
+#include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -166,12 +166,14 @@ class cache_memory {
       if (extent < 0)
         ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
                                                   ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
-      if (extent > 0 && size > (std::numeric_limits<Index>::max)() / extent)
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
                                               head_dim, "] exceeds the address space"));
-      size *= extent;
+      size *= (std::max)(extent, Index{1});
     }
-    return static_cast<std::size_t>(size) / sizeof(T);
+    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
   }
 
   Index batch_, slots_, heads_, head_dim_, value_dim_;

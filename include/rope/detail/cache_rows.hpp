@@ -2,7 +2,7 @@
 #ifndef ROPE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::copy, std::max, std::max_element
+#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -56,7 +56,7 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
-        positions_(at((std::max)(Index{1}, batch) * capacity)) {}
+        positions_(at(batch * capacity)) {}
 
   Index size(Index b) const { return sizes_[at(b)]; }
   std::int64_t next(Index b) const { return next_[at(b)]; }
@@ -104,9 +104,13 @@ class cache_rows {
     }
   }
   void append(Index tokens, std::span<const Index> counts) {
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      for (Index t = count_of(static_cast<Index>(b), tokens, counts); t > 0; --t)
-        row(b)[sizes_[b]++] = next_[b]++;
+    for (Index b = 0; b < batch_; ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) row(at(b))[size(b) + t] = next(b) + t;
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      sizes_[b] += count;
+      next_[b] += count;
+    }
   }
 
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size
@@ -127,8 +131,7 @@ class cache_rows {
   }
   void remove(row_range rows, Index first, Index last) {
     for (Index b = rows.first; b < rows.last; ++b) {
-      std::int64_t* positions = row(at(b));
-      std::copy(positions + last, positions + size(b), positions + first);
+      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
       sizes_[at(b)] -= last - first;
       find_next(b);
     }
@@ -137,7 +140,7 @@ class cache_rows {
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
     constexpr std::int64_t limit = std::int64_t{1} << 53;
-    for (Index b = rows.first; b < rows.last; ++b)
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
         if (delta < -limit - position || delta > limit - position)
@@ -147,7 +150,7 @@ class cache_rows {
       }
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < rows.last; ++b) {
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
       find_next(b);
     }
@@ -162,6 +165,7 @@ class cache_rows {
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
   void find_next(Index b) {
+    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
     next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
   }
