@@ -11,9 +11,8 @@ int main() {
                                     8192);
   rope::kv_cache<Eigen::bfloat16> cache(1, 8192, kv_heads, head_dim);  // batch, capacity, kv_heads, head_dim
 
+  std::vector<float> q(12 * heads * head_dim, 0.5f), out(q), k(12 * kv_heads * head_dim, 0.1f), v(k);
   for (int tokens = 12; cache.size() < 64; tokens = 1) {
-    std::vector<float> q(tokens * heads * head_dim, 0.5f), k(tokens * kv_heads * head_dim, 0.1f), v(k),
-        out(q);
     // ... here a model projects its tokens to q, k and v ...
     cache.append<rope::half_split>(rope::thd(k.data(), tokens, kv_heads, head_dim),
                                    rope::thd(v.data(), tokens, kv_heads, head_dim),
