@@ -49,7 +49,6 @@ class decode_split {
   static constexpr bool in_storage = has_packets<T, packet<A>> || std::is_same_v<T, A>;
   // Channels stay in their type where packets convert them on the way to the registers.
   using key_type = std::conditional_t<in_storage, T, A>;
-  using value_type = key_type;
 
  public:
   decode_split(const attention_call<T, Turn>& call, Index b, const decode_results<A>& results, Index split)
@@ -62,14 +61,15 @@ class decode_split {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
+    struct decode_care {};
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
-    queries_ =
-        workspace<decode_numbers, A>(rows_ * call.k.heads * call.q.head_dim + rows_ * shape::tile + copied);
+    queries_ = workspace<decode_numbers, A>(rows_ * call.k.heads * (call.q.head_dim + shape::tile) + copied);
     scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
-    buffers_.wide = scores_ + rows_ * shape::tile;
+    buffers_.wide = scores_ + rows_ * call.k.heads * shape::tile;
     buffers_.turned = workspace<decode_turned, T>(copied);
     visible_ = workspace<decode_keys, key_set>(call.q.tokens);
+    careful_ = workspace<decode_care, char>(call.k.heads);
   }
 
   void run() {
@@ -77,8 +77,8 @@ class decode_split {
     for (Index t = 0; t < call_.q.tokens; ++t) {
       const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
       if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
-      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
     }
     begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
     end = (std::min)(end, (split_ + 1) * results_.split);
@@ -86,19 +86,18 @@ class decode_split {
     for (Index kv = 0; kv < heads; ++kv) start(kv);
     if (begin >= end) return;
     for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
-    // Memory order: the heads of a token are neighbours, or the tokens of a head are.
-    if (call_.k.token_stride >= call_.k.head_stride) {
+    // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
+    // heads take turns, a few tokens each.
+    const bool head_by_head = heads == 1 || call_.k.head_stride > call_.k.token_stride;
+    const Index at_once = head_by_head ? 1 : heads;
+    for (Index kv = 0; kv < heads; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile)
-        for (Index kv = 0; kv < heads; ++kv) attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
-    } else {
-      for (Index kv = 0; kv < heads; ++kv)
-        for (Index tile = begin; tile < end; tile += shape::tile)
-          attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
-    }
+        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile));
   }
 
  private:
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
+  A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
   A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
   A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
   softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
@@ -121,57 +120,68 @@ class decode_split {
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
-  void attend_tile(Index kv, Index begin, Index count) {
-    tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
-    const tile_range hull = softmax.hull();
+  void attend_tile(Index head, Index heads, Index begin, Index count) {
+    const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
     if (hull.empty()) return;
-    const Index first = begin + hull.first, keys = hull.last - hull.first;
-    {
-      const auto block = read_keys<key_type>(call_, b_, kv, first, keys, buffers_);
-      const bool streams = static_cast<const void*>(block.rows) == call_.k.at(b_, first, kv);
-      for_groups_of_rows(rows_, [&](auto rows, Index r) {
-        score_rows<A, rows()>(queries_of(kv) + r * call_.q.head_dim, call_.q.head_dim, block, keys,
-                              call_.q.head_dim, streams && r == 0 ? ahead(call_.k) : 0,
-                              scores_ + r * shape::tile + hull.first);
-      });
+    constexpr Index turn = 8;  // tokens of a head
+    const Index key_turn = heads == 1 ? hull.last - hull.first : turn;
+    for (Index j = hull.first; j < hull.last; j += key_turn)
+      for (Index kv = head; kv < head + heads; ++kv)
+        score(kv, begin, {j, (std::min)(j + key_turn, hull.last)});
+    for (Index kv = head; kv < head + heads; ++kv) {
+      tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+      softmax.run(scores_of(kv), factors_, state_of(kv));
+      careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
+      if (careful_[kv])
+        add_visible_values(kv, begin, hull, softmax);
+      else
+        shrink(kv, softmax.shrink());
     }
-    softmax.run(scores_, factors_, state_of(kv));
-    add_values(kv, first, hull, softmax);
+    for (Index j = hull.first; j < hull.last; j += 2 * turn)
+      for (Index kv = head; kv < head + heads; ++kv)
+        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + 2 * turn, hull.last)});
   }
 
-  /// Bytes between a key or value and the one `keys_ahead` tokens later.
-  static prefetch_distance ahead(const head_view<const T>& x) {
-    return static_cast<prefetch_distance>(keys_ahead * x.token_stride * Index(sizeof(T)));
-  }
-
-  void add_values(Index kv, Index first, tile_range hull, tile_softmax<A>& softmax) {
-    const Index count = hull.last - hull.first, channels = call_.v.head_dim;
-    A* sums = sums_of(kv);
-    const auto values = read_values<value_type>(call_, b_, kv, first, count, buffers_);
-    if (softmax.hides() && !finite(values, count)) {
-      for (Index r = 0; r < rows_; ++r)
-        softmax.visible_values(
-            r, scores_ + r * shape::tile,
-            [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, channels,
-            [&](Index c) -> A& { return sums[r * results_.channels + c]; });
-      return;
-    }
-    for (Index r = 0; r < rows_; ++r)
-      if (softmax.shrink()[r] != A(1))
-        channels_map<A>(sums + r * results_.channels, channels) *= softmax.shrink()[r];
-    const bool streams = static_cast<const void*>(values.rows) == call_.v.at(b_, first, kv);
-    for_groups_of_rows(rows_, [&](auto rows, Index r) {
-      value_rows<A, rows()>(scores_ + r * shape::tile + hull.first, values, count, channels,
-                            streams && r == 0 ? ahead(call_.v) : 0, sums + r * results_.channels,
-                            results_.channels);
+  void score(Index kv, Index begin, tile_range keys) {
+    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+    const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows<4>(rows_, [&](auto group, Index r) {
+      score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
+                             scores_of(kv) + r * shape::tile + keys.first);
     });
   }
 
-  bool finite(const row_block<value_type>& values, Index count) const {
-    bool all = true;
-    for (Index j = 0; j < count && all; ++j)
-      all = all_finite(values.rows + j * values.stride, call_.v.head_dim);
-    return all;
+  /// The first rows read a few values from memory, the others read them again from the cache.
+  void add_values(Index kv, Index begin, tile_range keys) {
+    const Index count = keys.last - keys.first;
+    const auto values = read_values<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows<2>(rows_, [&](auto group, Index r) {
+      value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
+                             sums_of(kv) + r * results_.channels, results_.channels);
+    });
+  }
+
+  void shrink(Index kv, const A* factor) {
+    for (Index r = 0; r < rows_; ++r)
+      if (factor[r] != A(1))
+        channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+  }
+
+  void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
+    const auto values =
+        read_values<key_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+    A* sums = sums_of(kv);
+    for (Index r = 0; r < rows_; ++r)
+      softmax.visible_values(
+          r, scores_of(kv) + r * shape::tile,
+          [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, call_.v.head_dim,
+          [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+  }
+
+  bool finite(Index kv, Index begin, tile_range keys) const {
+    for (Index j = keys.first; j < keys.last; ++j)
+      if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
+    return true;
   }
 
   const attention_call<T, Turn>& call_;
@@ -181,9 +191,10 @@ class decode_split {
   score_factors factors_;
   Index rows_;
   A* queries_;  // [key heads, rows, head_dim]
-  A* scores_;   // [rows, tile]
+  A* scores_;   // [key heads, rows, tile]
   row_buffers<T> buffers_;
   key_set* visible_;  // [tokens]
+  char* careful_;     // [key heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.

@@ -95,8 +95,8 @@ class prefill_block {
     for (Index t = 0; t < tokens_; ++t) {
       const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
       if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
-      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
     }
     // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
     for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile)

@@ -25,11 +25,10 @@ struct key_set {
   Index begin, gap_begin, gap_end, end;
 
   bool empty() const { return begin == gap_begin && gap_end == end; }
+  /// The first key, and the one behind the last.
+  Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
-  /// Whether it contains every key of [first, last).
-  bool contains(Index first, Index last) const {
-    return first >= begin && last <= end && (last <= gap_begin || first >= gap_end || gap_begin == gap_end);
-  }
 };
 
 /// The union of two ranges of keys, empty ones included.
