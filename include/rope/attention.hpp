@@ -51,6 +51,14 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
+/// Queries that see nothing are not rotated, so their positions need no row of the table.
+template <class Layout, class T, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const T>& k,
+                     const frequency_table<S>& table, const visibility& rules) {
+  check_rotation<Layout>(function, q, table, known_range{rules.query_range()});
+  check_rotation<Layout>(function, k, table, known_range{rules.key_range()});
+}
+
 #define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
   static_assert(!std::is_const_v<T>, "attention: out must be writable");                                  \
   static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> && \
@@ -120,8 +128,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   const auto rules = detail::checked_attention<T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, table, detail::known_range{rules.query_range()});
-  detail::check_rotation<Layout>("attention", k, table, detail::known_range{rules.key_range()});
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const T>(k), table, rules);
   detail::attend(detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, v, out, rules, {&table}},
                  threads);
 }

@@ -6,7 +6,9 @@
 
 #include <rope/attention.hpp>
 #include <rope/attention_gradient.hpp>
+#include <rope/attention_merge.hpp>
 #include <rope/attention_options.hpp>
+#include <rope/attention_weights.hpp>
 #include <rope/axes.hpp>
 #include <rope/cache_policy.hpp>
 #include <rope/cached_attention.hpp>

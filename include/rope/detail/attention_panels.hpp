@@ -8,6 +8,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/packet.hpp>
+#include <rope/detail/packet_math.hpp>
 
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
 /// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the

@@ -11,6 +11,7 @@
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/packet.hpp>
+#include <rope/detail/packet_math.hpp>
 
 /// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
 /// from where they are, in the order of memory. Four keys read side by side are four streams, and the

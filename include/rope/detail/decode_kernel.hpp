@@ -9,6 +9,7 @@
 #include <utility>  // std::pair
 
 #include <rope/config.hpp>
+#include <rope/detail/attention_output.hpp>
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>

@@ -9,6 +9,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/packet.hpp>
+#include <rope/detail/packet_math.hpp>
 
 /// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
 /// and splitting an exponent into its integer and the rest is then exact.

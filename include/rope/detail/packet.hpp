@@ -12,8 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/channels_16_bit.hpp>
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This header and
+/// packet_math.hpp are the only ones that use Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -230,70 +230,6 @@ EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
-}
-
-/// The larger of a and b; a where a is not a number.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-
-/// Rows of a square matrix become its columns.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (lanes < P >> 1) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
-    Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
-  }
-}
-
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16) {
-    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
-    __m512 quarters[4], pairs[2];
-    for (int j = 0; j < 4; ++j) {
-      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    }
-    for (int j = 0; j < 2; ++j)
-      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
-  }
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
 }
 
 /// Asks for the cache line `bytes` after `address`, which need not be inside the allocation: into the nearest

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/attention_output.hpp>
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>

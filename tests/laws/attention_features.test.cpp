@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+// Every option of attention in every combination, against its definition.
+#include <rope/attention.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <rope/attention_weights.hpp>
+#include <rope/layout.hpp>
+#include <rope/rotate.hpp>
+#include <thread>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_features.hpp"
+#include "support/catch.hpp"
+
+using namespace attention_call;
+
+namespace {
+
+/// Two threads per call, each taking every other piece.
+struct two_threads {
+  rope::Index threads() const { return 2; }
+  void parallel_for(rope::Index count, const auto& body) const {
+    std::thread other([&] {
+      for (rope::Index i = 1; i < count; i += 2) body(i);
+    });
+    for (rope::Index i = 0; i < count; i += 2) body(i);
+    other.join();
+  }
+};
+
+template <class T, class Threads = rope::this_thread>
+tensor run(const features::setting& s, const operands& x, std::vector<double>& sums,
+           const Threads& threads = {}, axes order = axes::bshd) {
+  sums.assign(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads), unwritten);
+  return output_of<T>(x, order, [&](auto q, auto k, auto v, auto out) {
+    rope::attention(q, k, v, out, s.with(sums), threads);
+  });
+}
+
+/// The largest difference of two lists, infinite where one is not a number; equal entries differ by nothing.
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double difference = std::abs(a[i] - b[i]);
+    worst = difference <= worst ? worst
+            : difference >= 0   ? difference
+                                : std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
+
+void describe(const features::setting& s) {
+  const auto& o = s.options;
+  UNSCOPED_INFO("batch " << s.e.batch << " queries " << s.e.queries << " keys " << s.e.keys << " heads "
+                         << s.e.heads << " / " << s.e.kv_heads << " dims " << s.e.dim << ", "
+                         << s.e.value_dim);
+  UNSCOPED_INFO("causal " << o.causal << " window " << o.window << " sinks " << o.sinks << " softcap "
+                          << o.softcap << " scale " << o.scale << " dropout " << o.dropout << " sink logits "
+                          << s.sink_logits.size() << " bias " << s.bias.size() << " mask " << bool(o.mask)
+                          << " positions " << s.query_positions.size() << ", " << s.key_positions.size()
+                          << " counts " << s.key_counts.size() << " segments " << s.query_offsets.size());
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention follows its definition for all options together", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 61;
+  features::dice dice(seed);
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(seed, draw);
+    const features::setting s = features::draw(dice);
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    const features::result exact = features::definition(s, x);
+    const features::bounds<arithmetic<TestType>> bound(s, x);
+    std::vector<double> sums, sums_of_two;
+    const tensor got = run<TestType>(s, x, sums);
+    CHECK(reference::worst_error<TestType>(got, exact.out, bound.out) <= 1);
+    const double near_one = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
+    CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * near_one);
+    // The work is cut the same way whoever does it.
+    CHECK(same_bits(run<TestType>(s, x, sums_of_two, two_threads{}), got));
+    CHECK(same_bits(sums_of_two, sums));
+    CHECK(same_bits(run<TestType>(s, x, sums_of_two, rope::this_thread{}, axes::bhsd), got));
+
+    const auto q = stored<TestType>(x.q), k = stored<TestType>(x.k);
+    std::vector<arithmetic<TestType>> weights(exact.weights.size(), -1);
+    rope::attention_weights(view(q, x.q), view(k, x.k), weights, s.options);
+    CHECK(apart(std::vector<double>(weights.begin(), weights.end()), exact.weights) <= bound.weight);
+  }
+}
+
+namespace {
+
+template <class Layout, class T>
+void check_rotation(const features::setting& s, const operands& x) {
+  const rope::frequency_table<float> table(rope::frequencies(x.q.dim / 2 * 2), -700, 1400);
+  auto q = stored<T>(x.q), k = stored<T>(x.k);
+  std::vector<std::int64_t> query_ids, key_ids;
+  for (long b = 0; b < s.e.batch; ++b) {
+    for (long i = 0; i < s.e.queries; ++i) query_ids.push_back(features::place_of(s, b, i, 0).query);
+    for (long j = 0; j < s.e.keys; ++j) {
+      // The segment of a key is found by way of the queries of that segment; without one nobody sees the key.
+      std::int64_t position = 0;
+      for (long i = 0; i < std::max(1L, s.e.queries); ++i) {
+        const auto place = features::place_of(s, b, i, j);
+        if (place.together || s.query_offsets.empty()) position = place.key;
+      }
+      key_ids.push_back(position);
+    }
+  }
+  if (x.q.tokens > 0) rope::rotate<Layout>(view(q, x.q), table, query_ids);
+  if (x.k.tokens > 0) rope::rotate<Layout>(view(k, x.k), table, key_ids);
+  std::vector<double> sums, rotated_sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
+  const tensor expected = run<T>(s, {loaded(q, x.q), loaded(k, x.k), x.v}, sums);
+  const tensor got = output_of<T>(x, axes::bhsd, [&](auto q_view, auto k_view, auto v_view, auto out) {
+    rope::attention<Layout>(q_view, k_view, v_view, out, table, s.with(rotated_sums));
+  });
+  CHECK(same_bits(got, expected));
+  CHECK(same_bits(rotated_sums, sums));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, bit for bit", "", float,
+                   Eigen::bfloat16) {
+  const std::uint32_t seed = 62;
+  features::dice dice(seed);
+  for (int draw = 0; draw < 40; ++draw) {
+    CAPTURE(seed, draw);
+    features::setting s = features::draw(dice);
+    s.e.dim = s.e.dim / 2 * 2 + 2;
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    check_rotation<rope::half_split, TestType>(s, x);
+    check_rotation<rope::interleaved, TestType>(s, x);
+  }
+}
+
+TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, double) {
+  const std::uint32_t seed = 63;
+  features::dice dice(seed);
+  const auto nan = std::numeric_limits<TestType>::quiet_NaN(),
+             infinity = std::numeric_limits<TestType>::infinity();
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(seed, draw);
+    const features::setting s = features::draw(dice);
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    std::vector<double> sums;
+    const tensor clean = run<TestType>(s, x, sums);
+    // One key is spoiled. Queries that do not see it must not notice, to the last bit of what they read.
+    if (s.e.keys == 0) continue;
+    operands spoiled = x;
+    const long bad = dice.up_to(s.e.keys - 1);
+    for (long b = 0; b < s.e.batch; ++b)
+      for (long h = 0; h < s.e.kv_heads; ++h) {
+        for (long c = 0; c < s.e.dim; ++c) spoiled.k(b, bad, h, c) = static_cast<double>(nan);
+        for (long c = 0; c < s.e.value_dim; ++c)
+          spoiled.v(b, bad, h, c) = static_cast<double>(c % 2 == 0 ? nan : infinity);
+      }
+    const tensor got = run<TestType>(s, spoiled, sums);
+    const features::bounds<TestType> bound(s, x);
+    double worst = 0;
+    for (long b = 0; b < s.e.batch; ++b)
+      for (long i = 0; i < s.e.queries; ++i)
+        for (long h = 0; h < s.e.heads; ++h)
+          for (long c = 0; c < s.e.value_dim; ++c) {
+            if (features::sees(s, b, h, i, bad)) continue;
+            const double difference = std::abs(got(b, i, h, c) - clean(b, i, h, c));
+            worst = difference <= worst ? worst : difference >= 0 ? difference : 1e300;
+          }
+    CHECK(worst <= 2 * bound.out);
+  }
+}

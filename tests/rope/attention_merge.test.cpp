@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention_merge.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <rope/attention.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_features.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using namespace attention_call;
+
+namespace {
+
+/// Attention to keys [first, last) alone, at their positions among all keys.
+template <class T>
+struct part {
+  std::vector<T> out;
+  std::vector<double> sums;
+  tensor shape;
+
+  part(const operands& x, long first, long last, const rope::attention_options& rule)
+      : sums(static_cast<std::size_t>(x.q.batch * x.q.tokens * x.q.heads)),
+        shape(x.q.batch, x.q.tokens, x.q.heads, x.v.dim, unwritten) {
+    out = stored<T>(shape);
+    std::vector<std::int64_t> queries, keys;
+    for (long i = 0; i < x.q.tokens; ++i) queries.push_back(x.k.tokens - x.q.tokens + i);
+    for (long j = first; j < last; ++j) keys.push_back(j);
+    const auto q = stored<T>(x.q), k = stored<T>(x.k), v = stored<T>(x.v);
+    auto options = rule;
+    options.query_positions = queries;
+    options.key_positions = keys;
+    options.log_sum_exp = sums;
+    rope::attention(view(q, x.q), view(k, x.k).token_range(first, last - first),
+                    view(v, x.v).token_range(first, last - first), view(out, shape), options);
+  }
+
+  void merge(const part& other) {
+    rope::merge(view(out, shape), std::span<double>(sums), view(other.out, shape),
+                std::span<const double>(other.sums));
+  }
+  tensor output() const { return loaded(out, shape); }
+};
+
+template <class T>
+void check_parts(const operands& x, const rope::attention_options& rule, double bound) {
+  const part<T> whole(x, 0, x.k.tokens, rule);
+  const long n = x.k.tokens;
+  for (const auto& cut :
+       std::vector<std::vector<long>>{{0, n}, {0, 1, n}, {0, n / 2, n}, {0, n, n}, {0, 5, n / 3, n - 1, n}}) {
+    CAPTURE(cut);
+    // From the left, and from the right: merging is associative and commutative to rounding.
+    part<T> left(x, cut[0], cut[1], rule), right(x, cut[cut.size() - 2], cut.back(), rule);
+    for (std::size_t p = 1; p + 1 < cut.size(); ++p) left.merge(part<T>(x, cut[p], cut[p + 1], rule));
+    for (std::size_t p = cut.size() - 2; p-- > 0;) right.merge(part<T>(x, cut[p], cut[p + 1], rule));
+    for (const part<T>* merged : {&left, &right}) {
+      CHECK(reference::worst_error<T>(merged->output(), whole.output(), bound) <= 1);
+      for (std::size_t i = 0; i < whole.sums.size(); ++i)
+        CHECK(std::abs(merged->sums[i] - whole.sums[i]) <= (whole.sums[i] < -1e300 ? 0 : 1e-4 + bound));
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 65;
+  CAPTURE(seed);
+  std::mt19937 generator(seed);
+  const long queries = GENERATE(1, 3, 40);
+  const operands x = random_operands<TestType>(generator, {2, queries, 97, 6, 2, 12, 7});
+  const reference::attention_rule plain = {.causal = true};
+  // Twice the bound of attention, and 3 u per merge: each side is off by its own. Parts and merges are
+  // rounded to the channel type, 9 times at most, and are no larger than the largest value.
+  const auto u = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
+  const double bound = 2 * reference::attention_bound<arithmetic<TestType>>(x.q, x.k, x.v, plain) + 12 * u +
+                       (tolerance::is_16_bit<TestType>
+                            ? 9 * static_cast<double>(tolerance::unit_roundoff<TestType>()) * x.v.largest()
+                            : 0);
+  check_parts<TestType>(x, {}, bound);
+  check_parts<TestType>(x, {.window = 9, .sinks = 2}, bound);
+  check_parts<TestType>(x, {.causal = false, .window = 3}, bound);
+}
+
+TEST_CASE("merging with nothing changes nothing, and nothing with nothing is nothing") {
+  const double none = rope::attention_options::no_keys;
+  std::vector<float> a = {1, 2, 0, 0}, b = {7, 7, 0, 0};
+  std::vector<double> sums_a = {0.5, none}, sums_b = {none, none};
+  const auto view_of = [](auto& x) { return rope::thd(x.data(), 2, 1, 2); };
+  rope::merge(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
+  CHECK(a == std::vector<float>{1, 2, 0, 0});
+  CHECK(sums_a == std::vector<double>{0.5, none});
+  rope::merge(view_of(b), std::span<double>(sums_b), view_of(a), std::span<const double>(sums_a));
+  CHECK(b == a);
+  CHECK(sums_b == sums_a);
+}
+
+TEST_CASE("two sides weigh as much as their sums of exponentials") {
+  std::vector<double> a = {1}, b = {5}, sums_a = {std::log(3.0)}, sums_b = {0};
+  const auto view_of = [](auto& x) { return rope::thd(x.data(), 1, 1, 1); };
+  rope::merge(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
+  CHECK(std::abs(a[0] - 2) <= 8 * 0x1p-53);
+  CHECK(std::abs(sums_a[0] - std::log(4.0)) <= 4 * 0x1p-53);
+}
+
+TEST_CASE("sides that do not fit are refused before anything is written") {
+  std::vector<float> a(8, 1), b(8, 2);
+  std::vector<double> sums(4, 0), few(3, 0);
+  const auto four = rope::thd(a.data(), 2, 2, 2), other = rope::thd(b.data(), 4, 1, 2),
+             same = rope::thd(b.data(), 2, 2, 2);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::merge(four, std::span<double>(sums), other, std::span<const double>(sums)); },
+      "merge: the outputs must have the same shape, got [1, 2, 2, 2] and [1, 4, 1, 2]"));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::merge(four, std::span<double>(sums), same, std::span<const double>(few)); },
+      "merge: a log-sum-exp must have length batch * queries * heads = 4, got 4 and 3"));
+  CHECK(a == std::vector<float>(8, 1));
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_ATTENTION_FEATURES_HPP
+#define ROPE_TESTS_ATTENTION_FEATURES_HPP
+
+/// Every option of attention together, drawn at random, and its definition in long double loops that share no
+/// code with the library (but for which entries dropout keeps, which is part of its interface).
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <rope/attention_options.hpp>
+#include <rope/dropout.hpp>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_reference.hpp"
+#include "support/tolerance.hpp"
+
+namespace features {
+
+using attention_call::extents;
+using attention_call::operands;
+using reference::tensor;
+using list = std::vector<std::int64_t>;
+
+/// A call's options, with the memory that they refer to.
+struct setting {
+  extents e;
+  rope::attention_options options;
+  list query_positions, key_positions, key_counts, query_offsets, key_offsets;
+  std::vector<float> sink_logits, bias;
+  std::unique_ptr<bool[]> mask;
+
+  rope::attention_options with(std::span<double> log_sum_exp) const {
+    rope::attention_options result = options;
+    result.log_sum_exp = log_sum_exp;
+    return result;
+  }
+};
+
+class dice {
+ public:
+  explicit dice(std::uint32_t seed) : generator_(seed) {}
+  std::mt19937& generator() { return generator_; }
+  long up_to(long n) { return static_cast<long>(generator_() % static_cast<unsigned long>(n + 1)); }
+  bool one_in(long n) { return up_to(n - 1) == 0; }
+
+ private:
+  std::mt19937 generator_;
+};
+
+/// `parts` non-negative numbers that add up to `total`, as offsets.
+inline list offsets(dice& d, long parts, long total) {
+  list result = {0, total};
+  for (long i = 1; i < parts; ++i) result.push_back(d.up_to(total));
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+inline setting draw(dice& d, long longest = 300) {
+  setting s;
+  const long kv_heads = 1 + d.up_to(2), heads = kv_heads * (1 + d.up_to(4));
+  s.e = {1 + d.up_to(1),   d.one_in(3) ? 1 + d.up_to(3) : d.up_to(150),
+         d.up_to(longest), heads,
+         kv_heads,         1 + d.up_to(40),
+         1 + d.up_to(40)};
+  const auto [batch, queries, keys, h, kv, dim, value_dim] = s.e;
+  auto& o = s.options;
+  o.scale = d.one_in(2) ? 0 : 0.1 * static_cast<double>(d.up_to(10)) - 0.5;
+  o.causal = !d.one_in(3);
+  o.window = d.one_in(2) ? 1 + d.up_to(keys) : 0;
+  o.sinks = d.one_in(2) ? d.up_to(9) : 0;
+  o.softcap = d.one_in(4) ? 1.5 : 0;
+  if (d.one_in(4)) o.dropout = 0.25, o.dropout_seed = d.generator()();
+  if (d.one_in(3)) {
+    for (long i = 0; i < heads; ++i) s.sink_logits.push_back(0.5f * static_cast<float>(d.up_to(6)) - 2);
+    o.sink_logits = s.sink_logits;
+  }
+  const auto extent = [&](long n) { return d.one_in(3) ? 1 : n; };
+  if (d.one_in(3)) {
+    const long b = extent(batch), hs = extent(heads), q = extent(queries), k = extent(keys);
+    for (long i = 0; i < b * hs * q * k; ++i)
+      s.bias.push_back(d.one_in(9) ? std::numeric_limits<float>::lowest()
+                                   : 0.25f * static_cast<float>(d.up_to(8)) - 1);
+    s.bias.push_back(0);
+    o.bias = rope::scores(s.bias.data(), b, hs, q, k);
+  }
+  if (d.one_in(3)) {
+    const long b = extent(batch), hs = extent(heads), q = extent(queries), k = extent(keys);
+    s.mask = std::make_unique<bool[]>(static_cast<std::size_t>(b * hs * q * k + 1));
+    for (long i = 0; i < b * hs * q * k; ++i) s.mask[static_cast<std::size_t>(i)] = !d.one_in(4);
+    o.mask = rope::scores(s.mask.get(), b, hs, q, k);
+  }
+  switch (d.up_to(4)) {
+    case 0:  // listed positions, contiguous or not, shared or not
+      if (d.one_in(2)) {
+        const long rows = d.one_in(2) ? 1 : batch;
+        for (long i = 0; i < rows * queries; ++i) s.query_positions.push_back(d.up_to(2 * keys + 4) - 3);
+        o.query_positions = s.query_positions;
+      }
+      {
+        const long rows = d.one_in(2) ? 1 : batch, kind = d.up_to(2), turn = d.up_to(keys),
+                   start = d.up_to(9) - 3;
+        for (long i = 0; i < rows; ++i)
+          for (long j = 0; j < keys; ++j)
+            s.key_positions.push_back(kind == 0   ? start + i + j
+                                      : kind == 1 ? (j + turn) % std::max(1L, keys) + start
+                                                  : d.up_to(2 * keys));
+        o.key_positions = s.key_positions;
+      }
+      break;
+    case 1:
+      for (long b = 0; b < batch; ++b) s.key_counts.push_back(d.up_to(keys));
+      o.key_counts = s.key_counts;
+      break;
+    case 2:
+      if (batch == 1) {
+        const long parts = 1 + d.up_to(4);
+        s.query_offsets = offsets(d, parts, queries);
+        s.key_offsets = queries == keys && d.one_in(2) ? s.query_offsets : offsets(d, parts, keys);
+        o.query_offsets = s.query_offsets;
+        if (queries != keys || !d.one_in(2)) o.key_offsets = s.key_offsets;
+        if (o.key_offsets.empty()) s.key_offsets = s.query_offsets;
+      }
+      break;
+    default:
+      break;
+  }
+  return s;
+}
+
+/// Position of a query and of a key, and whether the two belong to the same sequence.
+struct place {
+  long query, key;
+  bool together;
+};
+
+inline place place_of(const setting& s, long b, long i, long j) {
+  if (!s.query_offsets.empty()) {
+    for (std::size_t part = 0; part + 1 < s.query_offsets.size(); ++part) {
+      const long q0 = s.query_offsets[part], q1 = s.query_offsets[part + 1], k0 = s.key_offsets[part],
+                 k1 = s.key_offsets[part + 1];
+      if (i >= q0 && i < q1) return {(k1 - k0) - (q1 - q0) + (i - q0), j - k0, j >= k0 && j < k1};
+    }
+    return {0, 0, false};
+  }
+  const long count = s.key_counts.empty() ? s.e.keys : s.key_counts[static_cast<std::size_t>(b)];
+  const auto listed = [&](const list& of, long tokens, long t) {
+    return of[static_cast<std::size_t>(static_cast<long>(of.size()) == tokens ? t : b * tokens + t)];
+  };
+  return {s.query_positions.empty() ? count - s.e.queries + i : listed(s.query_positions, s.e.queries, i),
+          s.key_positions.empty() ? j : listed(s.key_positions, s.e.keys, j), j < count};
+}
+
+inline float bias_of(const setting& s, long b, long h, long i, long j) {
+  const auto& v = s.options.bias;
+  if (!v) return 0;
+  const auto pick = [](long extent, long at) { return extent == 1 ? 0 : at; };
+  return s.bias[static_cast<std::size_t>(
+      ((pick(v.batch, b) * v.heads + pick(v.heads, h)) * v.queries + pick(v.queries, i)) * v.keys +
+      pick(v.keys, j))];
+}
+
+inline bool sees(const setting& s, long b, long h, long i, long j) {
+  const auto& o = s.options;
+  const place p = place_of(s, b, i, j);
+  if (!p.together || (o.causal && p.key > p.query)) return false;
+  if (o.window > 0 && std::abs(p.query - p.key) >= o.window && !(p.key >= 0 && p.key < o.sinks)) return false;
+  if (bias_of(s, b, h, i, j) < -1e30f) return false;
+  if (!o.mask) return true;
+  const auto pick = [](long extent, long at) { return extent == 1 ? 0 : at; };
+  return s.mask[static_cast<std::size_t>(
+      ((pick(o.mask.batch, b) * o.mask.heads + pick(o.mask.heads, h)) * o.mask.queries +
+       pick(o.mask.queries, i)) *
+          o.mask.keys +
+      pick(o.mask.keys, j))];
+}
+
+/// What attention computes for one setting, [batch, queries, heads, ...].
+struct result {
+  tensor out;
+  std::vector<double> log_sum_exp;  // no_keys where nothing is seen
+  std::vector<double> weights;      // [batch, heads, queries, keys]
+};
+
+inline result definition(const setting& s, const operands& x) {
+  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
+  const auto& o = s.options;
+  result r = {tensor(batch, queries, heads, value_dim), {}, {}};
+  r.log_sum_exp.resize(static_cast<std::size_t>(batch * queries * heads));
+  r.weights.resize(static_cast<std::size_t>(batch * heads * queries * keys));
+  const long double scale =
+      o.scale != 0 ? static_cast<long double>(o.scale) : 1 / std::sqrt(static_cast<long double>(dim));
+  const rope::dropout_mask dropout(o.dropout, o.dropout_seed);
+  std::vector<long double> score(static_cast<std::size_t>(keys));
+  for (long b = 0; b < batch; ++b)
+    for (long h = 0; h < heads; ++h)
+      for (long i = 0; i < queries; ++i) {
+        const long kv = h / (heads / kv_heads);
+        const bool has_sink = !s.sink_logits.empty();
+        const long double sink =
+            has_sink ? static_cast<long double>(s.sink_logits[static_cast<std::size_t>(h)]) : 0;
+        bool any = has_sink;
+        long double largest = sink;
+        for (long j = 0; j < keys; ++j) {
+          if (!sees(s, b, h, i, j)) continue;
+          long double sum = 0;
+          for (long c = 0; c < dim; ++c) sum += static_cast<long double>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
+          sum *= scale;
+          if (o.softcap > 0) sum = o.softcap * std::tanh(sum / o.softcap);
+          sum += static_cast<long double>(bias_of(s, b, h, i, j));
+          score[static_cast<std::size_t>(j)] = sum;
+          largest = any ? (std::max)(largest, sum) : sum;
+          any = true;
+        }
+        long double total = has_sink ? std::exp(sink - largest) : 0;
+        for (long j = 0; j < keys; ++j)
+          if (sees(s, b, h, i, j)) total += std::exp(score[static_cast<std::size_t>(j)] - largest);
+        r.log_sum_exp[static_cast<std::size_t>((b * queries + i) * heads + h)] =
+            any ? static_cast<double>(largest + std::log(total)) : rope::attention_options::no_keys;
+        std::vector<long double> sums(static_cast<std::size_t>(value_dim), 0);
+        for (long j = 0; j < keys; ++j) {
+          if (!sees(s, b, h, i, j)) continue;
+          const place p = place_of(s, b, i, j);
+          if (o.dropout > 0 && !dropout.keeps(b, h, p.query, p.key)) continue;
+          const long double weight = std::exp(score[static_cast<std::size_t>(j)] - largest) / total /
+                                     (1 - static_cast<long double>(o.dropout));
+          r.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)] =
+              static_cast<double>(weight);
+          for (long c = 0; c < value_dim; ++c) sums[static_cast<std::size_t>(c)] += weight * x.v(b, j, kv, c);
+        }
+        for (long c = 0; c < value_dim; ++c)
+          r.out(b, i, h, c) = static_cast<double>(sums[static_cast<std::size_t>(c)]);
+      }
+  return r;
+}
+
+/// Bounds of the arithmetic type A, as in attention_bound of the plain reference, with what the bias (at most
+/// B) and the sinks add: the largest score grows by their size, and a bias costs its own rounding, that of
+/// its product with log2(e) and that of the sum.
+template <class A>
+struct bounds {
+  double score, weight, out;
+
+  bounds(const setting& s, const operands& x) {
+    const auto u = static_cast<double>(tolerance::unit_roundoff<A>());
+    const auto dim = static_cast<double>(s.e.dim), n = static_cast<double>(s.e.keys);
+    const double scale = s.options.scale != 0 ? std::abs(s.options.scale) : 1 / std::sqrt(dim);
+    const double products = scale * dim * x.q.largest() * x.k.largest();
+    const double added = (s.options.bias ? 1.0 : 0.0) + (s.sink_logits.empty() ? 0.0 : 2.0);
+    score = 1.01 * u * ((dim + 3 + (s.options.softcap > 0 ? 19 : 0)) * products + 4 * added);
+    weight = 1.01 * (2 * score + u * (4 * (products + added) + 5 * (n + 1))) / (1 - s.options.dropout);
+    out = x.v.largest() * (2 * weight + 1.01 * u * (2 * n + 4) / (1 - s.options.dropout)) +
+          2 * (n + 1) * static_cast<double>(std::numeric_limits<A>::min());
+  }
+};
+
+}  // namespace features
+
+#endif  // ROPE_TESTS_ATTENTION_FEATURES_HPP
