@@ -124,7 +124,9 @@ class decode_split {
   void attend_tile(Index head, Index heads, Index begin, Index count) {
     const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
     if (hull.empty()) return;
-    constexpr Index turn = 8;  // tokens of a head
+    constexpr Index turn =
+        16;  // tokens of a head: whole blocks of scores, so that turns do not show in the bits
+    static_assert(turn % stream_sums == 0);
     const Index key_turn = heads == 1 ? hull.last - hull.first : turn;
     for (Index j = hull.first; j < hull.last; j += key_turn)
       for (Index kv = head; kv < head + heads; ++kv)
@@ -138,9 +140,9 @@ class decode_split {
       else
         shrink(kv, softmax.shrink());
     }
-    for (Index j = hull.first; j < hull.last; j += 2 * turn)
+    for (Index j = hull.first; j < hull.last; j += turn)
       for (Index kv = head; kv < head + heads; ++kv)
-        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + 2 * turn, hull.last)});
+        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn, hull.last)});
   }
 
   void score(Index kv, Index begin, tile_range keys) {

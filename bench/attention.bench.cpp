@@ -1,0 +1,230 @@
+// Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
+// multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
+// values, rotation inside attention beside the same attention without it. And the same attention written as
+// Eigen products. Names: what/batch x tokens x heads / key heads x head_dim/threads.
+
+#include "support.hpp"
+
+#include <cmath>
+
+namespace {
+
+using bench::Index;
+using rope::detail::storage;
+
+struct shape {
+  Index queries, keys, heads, kv_heads, head_dim;
+
+  /// Products of the visible half: scores and weighted values.
+  double flops() const {
+    const double seen =
+        static_cast<double>(queries) * (static_cast<double>(keys) - static_cast<double>(queries) / 2 + 0.5);
+    return 4.0 * static_cast<double>(heads * head_dim) * seen;
+  }
+  std::string name() const {
+    return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "/" +
+           std::to_string(kv_heads) + "x" + std::to_string(head_dim);
+  }
+};
+
+storage<float> channels(Index size) {
+  storage<float> x(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
+  return x;
+}
+
+/// One call's memory. Keys and values are in the order of kv_cache, [batch, heads, tokens, head_dim], where
+/// `cached`, else in that of activations.
+struct operands {
+  operands(const shape& of, bool cached)
+      : s(of),
+        q_(channels(s.queries * s.heads * s.head_dim)),
+        k_(channels(s.keys * s.kv_heads * s.head_dim)),
+        v_(channels(s.keys * s.kv_heads * s.head_dim)),
+        out_(channels(s.queries * s.heads * s.head_dim)),
+        q(rope::bshd(q_.data(), 1, s.queries, s.heads, s.head_dim)),
+        k(cached ? rope::bhsd(k_.data(), 1, s.kv_heads, s.keys, s.head_dim)
+                 : rope::bshd(k_.data(), 1, s.keys, s.kv_heads, s.head_dim)),
+        v(k),
+        out(rope::bshd(out_.data(), 1, s.queries, s.heads, s.head_dim)),
+        table(rope::frequencies(s.head_dim), s.keys) {
+    v.data = v_.data();
+  }
+
+  template <class Threads = rope::this_thread>
+  void attend(const Threads& threads = {}) const {
+    rope::attention(q, k, v, out, {}, threads);
+  }
+  void rotate_and_attend() const { rope::attention<rope::half_split>(q, k, v, out, table); }
+
+  /// A read of every key and value.
+  void read() const {
+    benchmark::DoNotOptimize(
+        Eigen::Map<const Eigen::ArrayXf>(k_.data(), static_cast<Index>(k_.size())).sum() +
+        Eigen::Map<const Eigen::ArrayXf>(v_.data(), static_cast<Index>(v_.size())).sum());
+  }
+  double bytes() const { return static_cast<double>(k_.size() + v_.size()) * sizeof(float); }
+
+  shape s;
+  storage<float> q_, k_, v_, out_;
+  rope::head_view<float> q, k, v, out;
+  rope::frequency_table<float> table;
+};
+
+/// As many independent chains of multiply-adds as hide their latency.
+double multiply_adds(Index steps) {
+  using P = rope::detail::packet<float>;
+  constexpr int chains = 12;
+  P sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = rope::detail::fill<P>(static_cast<float>(i));
+  P factor = rope::detail::fill<P>(0.999f), term = rope::detail::fill<P>(0.001f);
+  for (Index n = 0; n < steps; ++n) [&]<std::size_t... i>(std::index_sequence<i...>) {
+      ((sums[i] = rope::detail::in_register(rope::detail::multiply_add(sums[i], factor, term))), ...);
+    }
+  (std::make_index_sequence<std::size_t(chains)>{});
+  P sum = sums[0];
+  for (int i = 1; i < chains; ++i) sum = rope::detail::add(sum, sums[i]);
+  benchmark::DoNotOptimize(sum);
+  return static_cast<double>(steps) * 2 * chains * rope::detail::lanes<P>;
+}
+
+/// Times `work` of so many flops in turn with a millisecond of multiply-adds on each thread.
+void beside_peak(benchmark::State& state, double flops, int threads, const auto& work) {
+  std::vector<double> peaks, times;
+  constexpr Index steps = 300000;
+  double peak_flops = 0;
+  for (auto _ : state) {
+    const auto limit = [&] {
+      if (threads == 1)
+        peak_flops = multiply_adds(steps);
+      else
+        bench::pool().parallel_for(2, [&](Index) { multiply_adds(steps); });
+    };
+    if (threads == 2) peak_flops = 2 * multiply_adds(1) * static_cast<double>(steps);
+    peaks.push_back(bench::seconds(limit, 1));
+    times.push_back(bench::seconds(work, 1));
+    state.SetIterationTime(times.back());
+  }
+  const double peak = peak_flops / bench::median(peaks), time = bench::median(times);
+  state.counters["ms"] = time * 1e3;
+  state.counters["GFLOP/s"] = flops / time * 1e-9;
+  state.counters["peak"] = peak * 1e-9;
+  state.counters["share"] = flops / time / peak;
+}
+
+/// Attention as two Eigen products per head over tiles of queries, with the softmax of whole rows between
+/// them. Each tile multiplies only the keys that its last query sees.
+void eigen_products(const operands& x) {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using map = Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>>;
+  constexpr Index tile = 128;
+  const shape& s = x.s;
+  const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+  matrix scores(tile, s.keys);
+  for (Index h = 0; h < s.heads; ++h) {
+    const Index kv = h / (s.heads / s.kv_heads);
+    const map k(x.k.at(0, 0, kv), s.keys, s.head_dim, Eigen::OuterStride<>(x.k.token_stride));
+    const map v(x.v.at(0, 0, kv), s.keys, s.head_dim, Eigen::OuterStride<>(x.v.token_stride));
+    for (Index first = 0; first < s.queries; first += tile) {
+      const Index count = std::min(tile, s.queries - first), seen = s.keys - s.queries + first + count;
+      const map q(x.q.at(0, first, h), count, s.head_dim, Eigen::OuterStride<>(x.q.token_stride));
+      map out(x.out.at(0, first, h), count, s.head_dim, Eigen::OuterStride<>(x.out.token_stride));
+      auto block = scores.topLeftCorner(count, seen);
+      block.noalias() = q * k.topRows(seen).transpose();
+      for (Index r = 0; r < count; ++r) {
+        const Index own = seen - count + r + 1;
+        auto row = block.row(r).head(own).array();
+        row = ((row - row.maxCoeff()) * scale).exp();
+        row /= row.sum();
+        block.row(r).tail(seen - own).setZero();
+      }
+      out.noalias() = block * v.topRows(seen);
+    }
+  }
+}
+
+void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
+  const operands x(s, false);
+  beside_peak(state, s.flops(), threads, [&] {
+    if (threads == 2)
+      x.attend(bench::pool());
+    else if (rotates)
+      x.rotate_and_attend();
+    else
+      x.attend();
+  });
+  // Queries and sums of a block and one tile: what a thread keeps, whatever the number of tokens.
+  using shape_of_kernel = rope::detail::panel_shape<float>;
+  const Index rows = 512 + shape_of_kernel::rows;
+  state.counters["scratch_KiB"] =
+      static_cast<double>(rows * 2 * s.head_dim +
+                          shape_of_kernel::tile * (2 * s.head_dim + shape_of_kernel::rows)) *
+      sizeof(float) / 1024;
+}
+
+void decode(benchmark::State& state, shape s, int threads, bool cached) {
+  const operands x(s, cached);
+  bench::beside_the_limit(
+      state, x.bytes(),
+      [&] {
+        if (threads == 2)
+          bench::pool().parallel_for(2, [&](Index part) {
+            const auto& half = part == 0 ? x.k_ : x.v_;
+            benchmark::DoNotOptimize(
+                Eigen::Map<const Eigen::ArrayXf>(half.data(), static_cast<Index>(half.size())).sum());
+          });
+        else
+          x.read();
+      },
+      [&] {
+        if (threads == 2)
+          x.attend(bench::pool());
+        else
+          x.attend();
+      });
+}
+
+/// The share is the time without rotation over the time with it: 1 where rotation is free.
+void rotation_inside(benchmark::State& state, shape s) {
+  const operands x(s, false);
+  bench::beside_the_limit(
+      state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); });
+}
+
+void add(const std::string& name, const auto& body) {
+  benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const shape llama = {2048, 2048, 32, 8, 128}, small = {1024, 1024, 8, 8, 64},
+              mla = {1024, 1024, 16, 16, 192};
+  for (const shape& s : {llama, small, mla}) {
+    for (const int threads : {1, 2})
+      add("prefill/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
+          [=](benchmark::State& state) { prefill(state, s, threads, false); });
+    add("prefill_rotated/" + s.name() + "/1 thread",
+        [=](benchmark::State& state) { prefill(state, s, 1, true); });
+    add("rotation_inside/" + s.name() + "/1 thread",
+        [=](benchmark::State& state) { rotation_inside(state, s); });
+    add("eigen_products/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+      const operands x(s, false);
+      beside_peak(state, s.flops(), 1, [&] { eigen_products(x); });
+    });
+  }
+  for (const Index tokens : {256, 512, 1024, 2048, 4096, 8192, 16384}) {
+    const shape s = {tokens, tokens, 4, 1, 128};
+    add("tokens/" + s.name() + "/1 thread", [=](benchmark::State& state) { prefill(state, s, 1, false); });
+  }
+  for (const Index keys : {1024, 4096, 16384})
+    for (const bool cached : {true, false})
+      for (const int threads : {1, 2}) {
+        const shape s = {1, keys, 32, 8, 128};
+        add(std::string("decode/") + (cached ? "bhsd/" : "bshd/") + s.name() + "/" + std::to_string(threads) +
+                (threads == 1 ? " thread" : " threads"),
+            [=](benchmark::State& state) { decode(state, s, threads, cached); });
+      }
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}
