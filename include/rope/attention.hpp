@@ -74,23 +74,28 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
 /// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
 /// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
 ///
-/// \param q    [batch, queries, q.heads, head_dim]
-/// \param k    [batch, keys, k.heads, head_dim]
-/// \param v    [batch, keys, k.heads, value_dim]
-/// \param out  [batch, queries, q.heads, value_dim]
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]
+/// \param v        [batch, keys, k.heads, value_dim]
+/// \param out      [batch, queries, q.heads, value_dim]
+/// \param options  which keys are visible, how scores are formed, and what else is reported
+/// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// own
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
-/// out of
-///            range; out is then unchanged
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16
-///            (tests/rope/attention.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key; no allocation once a call of the
-/// same size
-///            has been made on the thread
+///            out of range; out is then unchanged
+/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, one final
+///            rounding for half and bfloat16. The same bits for any number of threads and order of axes
+///            (tests/rope/attention.test.cpp, tests/laws/attention_features.test.cpp)
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
+///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
+///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
+///            depend on the number of tokens, and is kept: no allocation once a call of the same size has
+///            been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
-/// (grouped query);
-///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
+///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
+///            FlashDecoding (splits along the keys)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 requires parallel_executor<Threads>
@@ -103,17 +108,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, detail::no_rotation>{q, k, v, out, rules, {}}, threads);
 }
 
-/// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit
+/// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
 /// that of `rotate` on q and k followed by `attention`; q and k are not changed.
 ///
-/// \param table  rows for positions 0 .. keys - 1, and for the queries' keys - queries .. keys - 1 where
-/// these are
-///               negative and not masked
+/// \param table  rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-/// outside
-///          the table; out is then unchanged
-/// Cost:    as above, and one pass over q and k
+///          outside the table; out is then unchanged
+/// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
           class Threads = this_thread>
 requires parallel_executor<Threads>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rope.hpp>
 
+#include <cstdint>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -74,6 +75,27 @@ TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothin
   };
   attend();
   CHECK(allocations_in(attend) == 0);
+}
+
+TEST_CASE("no option makes attention allocate") {
+  const rope::Index queries = GENERATE(1, 2, 150), keys = 150;
+  layer<float> one(queries, keys, 64);
+  std::vector<double> sums(static_cast<std::size_t>(queries * 8));
+  const std::vector<float> bias(static_cast<std::size_t>(keys), 0.5f), logits(8, 1.0f);
+  const bool mask[1] = {true};
+  std::vector<std::int64_t> positions;
+  for (rope::Index j = 0; j < keys; ++j) positions.push_back((j + 40) % keys);
+  const rope::attention_options options = {.window = 60,
+                                           .softcap = 20,
+                                           .sinks = 4,
+                                           .sink_logits = logits,
+                                           .bias = rope::scores(bias.data(), 1, 1, 1, keys),
+                                           .mask = rope::scores(mask, 1, 1, 1, 1),
+                                           .key_positions = positions,
+                                           .dropout = 0.5,
+                                           .log_sum_exp = sums};
+  one.attend(options);
+  CHECK(one.attend(options) == 0);
 }
 
 TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it") {
