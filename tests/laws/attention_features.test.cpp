@@ -73,7 +73,8 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
   features::dice dice(seed);
   for (int draw = 0; draw < 60; ++draw) {
     CAPTURE(seed, draw);
-    const features::setting s = features::draw(dice);
+    // Long rows of keys are cut into splits, each with a softmax of its own.
+    const features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
     describe(s);
     const operands x = random_operands<TestType>(dice.generator(), s.e);
     const features::result exact = features::definition(s, x);
@@ -177,4 +178,21 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, dou
           }
     CHECK(worst <= 2 * bound.out);
   }
+}
+
+TEST_CASE("a learned sink is counted once, however many splits the keys are cut into") {
+  // Scores of 0 and a logit of 8: the sum of exponentials is keys + exp(8), and the values average to 1.
+  const long keys = GENERATE(1, 1024, 1025, 5000), queries = GENERATE(1, 20);
+  CAPTURE(keys, queries);
+  const operands x = {tensor(1, queries, 2, 4, 0.0), tensor(1, keys, 1, 4, 1.0), tensor(1, keys, 1, 3, 1.0)};
+  const std::vector<float> logits(2, 8.0f);
+  std::vector<double> sums(static_cast<std::size_t>(2 * queries));
+  const tensor out = output_of<double>(x, axes::bshd, [&](auto q, auto k, auto v, auto to) {
+    rope::attention(q, k, v, to, {.causal = false, .sink_logits = logits, .log_sum_exp = sums});
+  });
+  const double total = static_cast<double>(keys) + std::exp(8.0);
+  const double near_one = 5 * static_cast<double>(keys + 1) * 0x1p-53;
+  for (const double sum : sums) CHECK(std::abs(sum - std::log(total)) <= 20 * near_one);
+  for (const double value : out.values)
+    CHECK(std::abs(value - static_cast<double>(keys) / total) <= near_one);
 }

@@ -61,10 +61,11 @@ inline list offsets(dice& d, long parts, long total) {
   return result;
 }
 
+/// \param longest  number of keys; above 300 there are few queries, as in decoding
 inline setting draw(dice& d, long longest = 300) {
   setting s;
   const long kv_heads = 1 + d.up_to(2), heads = kv_heads * (1 + d.up_to(4));
-  s.e = {1 + d.up_to(1),   d.one_in(3) ? 1 + d.up_to(3) : d.up_to(150),
+  s.e = {1 + d.up_to(1),   longest > 300 || d.one_in(3) ? 1 + d.up_to(3) : d.up_to(150),
          d.up_to(longest), heads,
          kv_heads,         1 + d.up_to(40),
          1 + d.up_to(40)};
