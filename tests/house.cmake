@@ -42,8 +42,8 @@ foreach(header IN LISTS headers)
     complain("${header} has ${lines} lines; 300 is the limit")
   endif()
 
-  if(text MATCHES "Eigen::internal|namespace Eigen" AND NOT name MATCHES "^detail/packet(_math)?$")
-    complain("${header} uses ${CMAKE_MATCH_0}; only detail/packet.hpp and packet_math.hpp may")
+  if(text MATCHES "Eigen::internal|namespace Eigen" AND NOT name STREQUAL "detail/packet")
+    complain("${header} uses ${CMAKE_MATCH_0}; only detail/packet.hpp may")
   endif()
 
   string(TOUPPER "ROPE_${name}_HPP" guard)

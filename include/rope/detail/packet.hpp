@@ -5,6 +5,7 @@
 #include <bit>    // std::bit_cast
 #include <cmath>  // std::fma
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
@@ -230,6 +231,32 @@ EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
+}
+
+/// The larger of a and b; a where a is not a number.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+
+/// Rows of a square matrix become its columns.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    Eigen::internal::ptranspose(block);
+    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+  }
 }
 
 /// Asks for the cache line `bytes` after `address`, which need not be inside the allocation: into the nearest

@@ -8,7 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/packet.hpp>
 
-/// What attention needs of packets beside the rotation: sums, maxima and transposes.
+/// What attention asks of packets that Eigen does not have.
 
 #if defined(__GNUC__) && !defined(__clang__)
 // For the reasons in packet.hpp.
@@ -22,32 +22,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The larger of a and b; a where a is not a number.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-
-/// Rows of a square matrix become its columns.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
-    Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
-  }
-}
 
 /// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
 template <class P>
