@@ -622,6 +622,7 @@ inline void check_options(const char* function, const attention_options& options
 #include <bit>    // std::bit_cast
 #include <cmath>  // std::fma
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
@@ -722,8 +723,8 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 
 #endif  // ROPE_DETAIL_CHANNELS_16_BIT_HPP
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
-/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This header and
+/// packet_math.hpp are the only ones that use Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -960,7 +961,7 @@ EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
 /// Rows of a square matrix become its columns.
 template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (lanes < P >> 1) {
+  if constexpr (1 < lanes<P>) {
     Eigen::internal::PacketBlock<P, lanes<P>> block;
     for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
     Eigen::internal::ptranspose(block);
@@ -968,19 +969,16 @@ EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   }
 }
 
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
-template <class T>
+/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation: into the nearest
+/// cache, or into the one behind it, which leaves the few slots for misses of the nearest cache to loads.
+template <bool nearest = true, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
-  Eigen::internal::prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes));
+  const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
+#if defined(__GNUC__)
+  __builtin_prefetch(target, 0, nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
+#else
+  Eigen::internal::prefetch(target);
+#endif
 }
 
 }  // namespace detail
@@ -2729,6 +2727,8 @@ class frequency_table {
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
   const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
+  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  const Eigen::ArrayXXd& coordinates() const { return coordinates_; }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
   std::int64_t last() const { return first_ + rows_; }
@@ -2802,6 +2802,7 @@ class frequency_table {
   frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     fingerprint_ = detail::mix(fingerprint_, coordinates);
+    coordinates_ = coordinates;
     by_position_ = false;
     const detail::slow_pairs slow(inv_freq());
     detail::coordinate_phases phases(slow.raised());
@@ -2837,6 +2838,7 @@ class frequency_table {
   Index rows_;
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
+  Eigen::ArrayXXd coordinates_;
   detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
@@ -3113,25 +3115,31 @@ const S* inverted_row(const S* cos, Index pairs) {
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
     const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-    const double norm = c * c + s * s;
-    row[i] = static_cast<S>(c / norm);
-    row[i + pairs] = static_cast<S>(s / norm);
+    const double scale = 1 / (c * c + s * s);
+    row[i] = static_cast<S>(c * scale);
+    row[i + pairs] = static_cast<S>(s * scale);
   }
   return row;
 }
+
+/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
+/// which carries gradients, multiplies by it once more.
+enum class way_back { inverse, transpose };
 
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-           const Source& positions)
+           const Source& positions, way_back back = way_back::inverse)
       : x_(x),
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(table.is_given() ? S(1)
-                                : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        scale_(table_.given || back == way_back::transpose
+                   ? S(1)
+                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        invert_rows_(table_.given && back == way_back::inverse),
         in_place_(x.data == out.data) {
     // Data that outgrows a core's own cache streams from beyond it, and is asked for ahead of time.
     constexpr Index cached_bytes = Index{1} << 18;
@@ -3187,7 +3195,7 @@ class rotation {
     if (identity) return;
     const S* cos = table_.cos(position);
     if constexpr (inverse)
-      if (table_.given) cos = inverted_row(cos, table_.pairs);
+      if (invert_rows_) cos = inverted_row(cos, table_.pairs);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_}, ahead_);
   }
 
@@ -3202,7 +3210,8 @@ class rotation {
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  S scale_;  // of the inverse
+  S scale_;  // of the way back
+  bool invert_rows_;
   bool in_place_;
   prefetch_distance ahead_ = 0;
 };
@@ -3210,8 +3219,8 @@ class rotation {
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-                const Source& positions, const Threads& threads = {}) {
-  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions);
+                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
 }
 
@@ -3219,8 +3228,9 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
 /// the table.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
-                 const Source& positions, const Threads& threads) {
-  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions), keys(k, k, table, positions);
+                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
+      keys(k, k, table, positions, back);
   parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
     const Index block = queries.block();
     for (Index begin = first; begin < last; begin += block) {
@@ -3260,11 +3270,10 @@ struct key_set {
   Index begin, gap_begin, gap_end, end;
 
   bool empty() const { return begin == gap_begin && gap_end == end; }
+  /// The first key, and the one behind the last.
+  Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
-  /// Whether it contains every key of [first, last).
-  bool contains(Index first, Index last) const {
-    return first >= begin && last <= end && (last <= gap_begin || first >= gap_end || gap_begin == gap_end);
-  }
 };
 
 /// The union of two ranges of keys, empty ones included.
@@ -3591,6 +3600,22 @@ void read_queries(const attention_call<T, Turn>& call, Index b, Index kv, Index 
 #include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_OUTPUT_HPP
+#define ROPE_DETAIL_ATTENTION_OUTPUT_HPP
+
+#include <algorithm>  // std::fill
+#include <cmath>
+#include <cstddef>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#define ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <bit>        // std::bit_cast
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ATTENTION_PANELS_HPP
 #define ROPE_DETAIL_ATTENTION_PANELS_HPP
 
@@ -3598,6 +3623,76 @@ void read_queries(const attention_call<T, Turn>& call, Index b, Index kv, Index 
 #include <cstddef>
 #include <utility>  // std::index_sequence
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PACKET_MATH_HPP
+#define ROPE_DETAIL_PACKET_MATH_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+
+/// What attention asks of packets that Eigen does not have.
+
+#if defined(__GNUC__) && !defined(__clang__)
+// For the reasons in packet.hpp.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16) {
+    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
+    __m512 quarters[4], pairs[2];
+    for (int j = 0; j < 4; ++j) {
+      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    for (int j = 0; j < 2; ++j)
+      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
+  }
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_DETAIL_PACKET_MATH_HPP
 
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
 /// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
@@ -3745,15 +3840,6 @@ void pack_row(const A* row, Index depth, A* packed, Index panel_stride) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_ATTENTION_PANELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
-#define ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <bit>        // std::bit_cast
-#include <cmath>
-#include <cstdint>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_EXP2_HPP
 #define ROPE_DETAIL_EXP2_HPP
@@ -4213,6 +4299,18 @@ bool all_finite(const X* x, Index count) {
   return largest != exponent;
 }
 
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+
+/// How the softmax of a query begins, and what is made of it in the end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
 /// Begins the softmax of a row: with the learned sink logit of its head where there is one.
 template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
@@ -4249,7 +4347,7 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#endif  // ROPE_DETAIL_ATTENTION_OUTPUT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ATTENTION_STREAMS_HPP
 #define ROPE_DETAIL_ATTENTION_STREAMS_HPP
@@ -4261,7 +4359,9 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 
 
 /// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
-/// from where they are, and asked for ahead of time.
+/// from where they are, in the order of memory. Four keys read side by side are four streams, and the
+/// processor then fetches ahead at 0.4 of the speed of one; prefetch instructions make one stream slower, not
+/// faster.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -4270,35 +4370,37 @@ namespace detail {
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
-/// Keys ahead of the one in work whose cache lines are asked for.
-inline constexpr Index keys_ahead = 12;
+/// Bytes ahead of a load that are asked for.
+inline constexpr std::uintptr_t stream_ahead = 8192;
+
+/// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) loads a factor.
+template <int first, class P, class Factor, std::size_t... i>
+EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& factor,
+                                           std::index_sequence<i...>) {
+  ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
+}
+
+/// One key of score_block: all its channels before those of the next one.
+template <int n, int rows, class P, class A, class K>
+EIGEN_ALWAYS_INLINE void score_key(const A* queries, Index query_stride, const K* key, Index depth, P* sums) {
+  for (Index d = 0; d + lanes<P> <= depth; d += lanes<P>) {
+    prefetch_after<false>(key + d, stream_ahead);
+    multiply_add_each<n * rows>(
+        in_register(load<P>(key + d)), sums, [&](Index r) { return load<P>(queries + r * query_stride + d); },
+        std::make_index_sequence<std::size_t(rows)>{});
+  }
+}
 
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x count keys.
-///
-/// \param ahead  bytes ahead of a load that are asked for; 0: the keys are in the cache
-template <class A, int rows, int count, class K>
+template <class A, int rows, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
-                                     prefetch_distance ahead, A* scores) {
+                                     A* scores, std::index_sequence<n...>) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
-  constexpr std::size_t size = std::size_t(rows * count);
+  constexpr std::size_t size = std::size_t(rows) * sizeof...(n);
   P sums[size];
   for (std::size_t i = 0; i < size; ++i) sums[i] = fill<P>(A(0));
-  Index d = 0;
-  const auto step = [&]<std::size_t... r, std::size_t... n>(std::index_sequence<r...>,
-                                                            std::index_sequence<n...>) {
-    const P x[] = {load<P>(keys.rows + Index(n) * keys.stride + d)...};
-    if (ahead != 0) (prefetch_after(keys.rows + Index(n) * keys.stride + d, ahead), ...);
-    const auto row = [&](auto number) {
-      const P y = load<P>(queries + number() * query_stride + d);
-      ((sums[std::size_t(number() * count) + n] =
-            multiply_add(x[n], y, sums[std::size_t(number() * count) + n])),
-       ...);
-    };
-    (row(std::integral_constant<int, int(r)>{}), ...);
-  };
-  for (; d + L <= depth; d += L)
-    step(std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(count)>{});
+  (score_key<int(n), rows>(queries, query_stride, keys.rows + Index(n) * keys.stride, depth, sums), ...);
 
   A totals[size];
   if constexpr (size % std::size_t(L) == 0) {
@@ -4310,71 +4412,64 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   } else {
     for (std::size_t i = 0; i < size; ++i) totals[i] = sum_of_lanes(sums[i]);
   }
-  for (int r = 0; r < rows; ++r)
-    for (int n = 0; n < count; ++n) {
-      A total = totals[r * count + n];
-      for (Index c = d; c < depth; ++c)
-        total += queries[r * query_stride + c] * static_cast<A>(keys.rows[n * keys.stride + c]);
-      scores[r * panel_shape<A>::tile + n] = total;
-    }
+  for (Index d = depth / L * L; d < depth; ++d)
+    for (Index i = 0; i < Index(size); ++i)
+      totals[i] +=
+          queries[i % rows * query_stride + d] * static_cast<A>(keys.rows[i / rows * keys.stride + d]);
+  for (Index i = 0; i < Index(size); ++i) scores[i % rows * panel_shape<A>::tile + i / rows] = totals[i];
 }
 
 /// Scores of `rows` queries with keys [0, count).
 template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
-                                  Index depth, prefetch_distance ahead, A* scores) {
+                                  Index depth, A* scores) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
   for (; n + block <= count; n += block)
-    score_block<A, rows, block>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride},
-                                depth, ahead, scores + n);
+    score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
+                         scores + n, std::make_index_sequence<std::size_t(block)>{});
   for (; n < count; ++n)
-    score_block<A, rows, 1>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride},
-                            depth, ahead, scores + n);
+    score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
+                         scores + n, std::index_sequence<0>{});
 }
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
 /// channels.
 template <class A, int rows, int packets, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count,
-                                     prefetch_distance ahead, A* sums_in_memory, Index sum_stride) {
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, A* sums_in_memory,
+                                     Index sum_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
   P sums[std::size_t(rows * packets)];
-  for (int r = 0; r < rows; ++r)
-    for (int n = 0; n < packets; ++n)
-      sums[r * packets + n] = load<P>(sums_in_memory + r * sum_stride + n * L);
+  for (int n = 0; n < packets; ++n)
+    for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
   const V* value = values.rows;
-  const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...>,
+  const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>) {
-    const P x[] = {load<P>(value + Index(n) * L)...};
-    if (ahead != 0) (prefetch_after(value + Index(n) * L, ahead), ...);
-    const auto row = [&](auto number) {
-      const P weight = fill<P>(weights[number() * panel_shape<A>::tile + j]);
-      ((sums[std::size_t(number() * packets) + n] =
-            multiply_add(weight, x[n], sums[std::size_t(number() * packets) + n])),
-       ...);
-    };
-    (row(std::integral_constant<int, int(r)>{}), ...);
+    const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile + j]))...};
+    if (rows > 1) (prefetch_after<false>(value + Index(n) * L, stream_ahead), ...);
+    (multiply_add_each<int(n) * rows>(
+         in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
+     ...);
   };
   for (Index j = 0; j < count; ++j, value += values.stride)
     step(j, std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(packets)>{});
-  for (int r = 0; r < rows; ++r)
-    for (int n = 0; n < packets; ++n) store(sums_in_memory + r * sum_stride + n * L, sums[r * packets + n]);
+  for (int n = 0; n < packets; ++n)
+    for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
 }
 
 /// Weighted values of `rows` queries, all channels.
 template <class A, int rows, class V>
-EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index count, Index channels,
-                                  prefetch_distance ahead, A* sums, Index sum_stride) {
+EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index count, Index channels, A* sums,
+                                  Index sum_stride) {
   constexpr int packets = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   for (; c + packets * L <= channels; c += packets * L)
-    value_block<A, rows, packets>(weights, row_block<V>{values.rows + c, values.stride}, count, ahead,
-                                  sums + c, sum_stride);
+    value_block<A, rows, packets>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
+                                  sum_stride);
   for (; c + L <= channels; c += L)
-    value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, ahead, sums + c,
+    value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
                             sum_stride);
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r)
@@ -4383,11 +4478,11 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
             weights[r * panel_shape<A>::tile + j] * static_cast<A>(values.rows[j * values.stride + c]);
 }
 
-/// Calls body(rows constant, first row) for groups of four, two and one of `rows` rows.
-template <class Body>
+/// Calls body(rows constant, first row) for groups of `largest` (four or two), two and one of `rows` rows.
+template <int largest, class Body>
 void for_groups_of_rows(Index rows, const Body& body) {
   Index r = 0;
-  for (; r + 4 <= rows; r += 4) body(std::integral_constant<int, 4>{}, r);
+  for (; r + largest <= rows; r += largest) body(std::integral_constant<int, largest>{}, r);
   for (; r + 2 <= rows; r += 2) body(std::integral_constant<int, 2>{}, r);
   for (; r < rows; ++r) body(std::integral_constant<int, 1>{}, r);
 }
@@ -4430,7 +4525,6 @@ class decode_split {
   static constexpr bool in_storage = has_packets<T, packet<A>> || std::is_same_v<T, A>;
   // Channels stay in their type where packets convert them on the way to the registers.
   using key_type = std::conditional_t<in_storage, T, A>;
-  using value_type = key_type;
 
  public:
   decode_split(const attention_call<T, Turn>& call, Index b, const decode_results<A>& results, Index split)
@@ -4443,14 +4537,15 @@ class decode_split {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
+    struct decode_care {};
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
-    queries_ =
-        workspace<decode_numbers, A>(rows_ * call.k.heads * call.q.head_dim + rows_ * shape::tile + copied);
+    queries_ = workspace<decode_numbers, A>(rows_ * call.k.heads * (call.q.head_dim + shape::tile) + copied);
     scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
-    buffers_.wide = scores_ + rows_ * shape::tile;
+    buffers_.wide = scores_ + rows_ * call.k.heads * shape::tile;
     buffers_.turned = workspace<decode_turned, T>(copied);
     visible_ = workspace<decode_keys, key_set>(call.q.tokens);
+    careful_ = workspace<decode_care, char>(call.k.heads);
   }
 
   void run() {
@@ -4458,8 +4553,8 @@ class decode_split {
     for (Index t = 0; t < call_.q.tokens; ++t) {
       const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
       if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
-      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
     }
     begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
     end = (std::min)(end, (split_ + 1) * results_.split);
@@ -4467,19 +4562,18 @@ class decode_split {
     for (Index kv = 0; kv < heads; ++kv) start(kv);
     if (begin >= end) return;
     for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
-    // Memory order: the heads of a token are neighbours, or the tokens of a head are.
-    if (call_.k.token_stride >= call_.k.head_stride) {
+    // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
+    // heads take turns, a few tokens each.
+    const bool head_by_head = heads == 1 || call_.k.head_stride > call_.k.token_stride;
+    const Index at_once = head_by_head ? 1 : heads;
+    for (Index kv = 0; kv < heads; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile)
-        for (Index kv = 0; kv < heads; ++kv) attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
-    } else {
-      for (Index kv = 0; kv < heads; ++kv)
-        for (Index tile = begin; tile < end; tile += shape::tile)
-          attend_tile(kv, tile, (std::min)(shape::tile, end - tile));
-    }
+        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile));
   }
 
  private:
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
+  A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
   A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
   A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
   softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
@@ -4502,57 +4596,70 @@ class decode_split {
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
-  void attend_tile(Index kv, Index begin, Index count) {
-    tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
-    const tile_range hull = softmax.hull();
+  void attend_tile(Index head, Index heads, Index begin, Index count) {
+    const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
     if (hull.empty()) return;
-    const Index first = begin + hull.first, keys = hull.last - hull.first;
-    {
-      const auto block = read_keys<key_type>(call_, b_, kv, first, keys, buffers_);
-      const bool streams = static_cast<const void*>(block.rows) == call_.k.at(b_, first, kv);
-      for_groups_of_rows(rows_, [&](auto rows, Index r) {
-        score_rows<A, rows()>(queries_of(kv) + r * call_.q.head_dim, call_.q.head_dim, block, keys,
-                              call_.q.head_dim, streams && r == 0 ? ahead(call_.k) : 0,
-                              scores_ + r * shape::tile + hull.first);
-      });
+    constexpr Index turn =
+        16;  // tokens of a head: whole blocks of scores, so that turns do not show in the bits
+    static_assert(turn % stream_sums == 0);
+    const Index key_turn = heads == 1 ? hull.last - hull.first : turn;
+    for (Index j = hull.first; j < hull.last; j += key_turn)
+      for (Index kv = head; kv < head + heads; ++kv)
+        score(kv, begin, {j, (std::min)(j + key_turn, hull.last)});
+    for (Index kv = head; kv < head + heads; ++kv) {
+      tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+      softmax.run(scores_of(kv), factors_, state_of(kv));
+      careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
+      if (careful_[kv])
+        add_visible_values(kv, begin, hull, softmax);
+      else
+        shrink(kv, softmax.shrink());
     }
-    softmax.run(scores_, factors_, state_of(kv));
-    add_values(kv, first, hull, softmax);
+    for (Index j = hull.first; j < hull.last; j += turn)
+      for (Index kv = head; kv < head + heads; ++kv)
+        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn, hull.last)});
   }
 
-  /// Bytes between a key or value and the one `keys_ahead` tokens later.
-  static prefetch_distance ahead(const head_view<const T>& x) {
-    return static_cast<prefetch_distance>(keys_ahead * x.token_stride * Index(sizeof(T)));
-  }
-
-  void add_values(Index kv, Index first, tile_range hull, tile_softmax<A>& softmax) {
-    const Index count = hull.last - hull.first, channels = call_.v.head_dim;
-    A* sums = sums_of(kv);
-    const auto values = read_values<value_type>(call_, b_, kv, first, count, buffers_);
-    if (softmax.hides() && !finite(values, count)) {
-      for (Index r = 0; r < rows_; ++r)
-        softmax.visible_values(
-            r, scores_ + r * shape::tile,
-            [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, channels,
-            [&](Index c) -> A& { return sums[r * results_.channels + c]; });
-      return;
-    }
-    for (Index r = 0; r < rows_; ++r)
-      if (softmax.shrink()[r] != A(1))
-        channels_map<A>(sums + r * results_.channels, channels) *= softmax.shrink()[r];
-    const bool streams = static_cast<const void*>(values.rows) == call_.v.at(b_, first, kv);
-    for_groups_of_rows(rows_, [&](auto rows, Index r) {
-      value_rows<A, rows()>(scores_ + r * shape::tile + hull.first, values, count, channels,
-                            streams && r == 0 ? ahead(call_.v) : 0, sums + r * results_.channels,
-                            results_.channels);
+  void score(Index kv, Index begin, tile_range keys) {
+    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+    const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows<4>(rows_, [&](auto group, Index r) {
+      score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
+                             scores_of(kv) + r * shape::tile + keys.first);
     });
   }
 
-  bool finite(const row_block<value_type>& values, Index count) const {
-    bool all = true;
-    for (Index j = 0; j < count && all; ++j)
-      all = all_finite(values.rows + j * values.stride, call_.v.head_dim);
-    return all;
+  /// The first rows read a few values from memory, the others read them again from the cache.
+  void add_values(Index kv, Index begin, tile_range keys) {
+    const Index count = keys.last - keys.first;
+    const auto values = read_values<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows<2>(rows_, [&](auto group, Index r) {
+      value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
+                             sums_of(kv) + r * results_.channels, results_.channels);
+    });
+  }
+
+  void shrink(Index kv, const A* factor) {
+    for (Index r = 0; r < rows_; ++r)
+      if (factor[r] != A(1))
+        channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+  }
+
+  void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
+    const auto values =
+        read_values<key_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+    A* sums = sums_of(kv);
+    for (Index r = 0; r < rows_; ++r)
+      softmax.visible_values(
+          r, scores_of(kv) + r * shape::tile,
+          [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, call_.v.head_dim,
+          [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+  }
+
+  bool finite(Index kv, Index begin, tile_range keys) const {
+    for (Index j = keys.first; j < keys.last; ++j)
+      if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
+    return true;
   }
 
   const attention_call<T, Turn>& call_;
@@ -4562,9 +4669,10 @@ class decode_split {
   score_factors factors_;
   Index rows_;
   A* queries_;  // [key heads, rows, head_dim]
-  A* scores_;   // [rows, tile]
+  A* scores_;   // [key heads, rows, tile]
   row_buffers<T> buffers_;
   key_set* visible_;  // [tokens]
+  char* careful_;     // [key heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.
@@ -4689,8 +4797,8 @@ class prefill_block {
     for (Index t = 0; t < tokens_; ++t) {
       const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
       if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.begin == keys.gap_begin ? keys.gap_end : keys.begin);
-      end = (std::max)(end, keys.gap_end == keys.end ? keys.gap_begin : keys.end);
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
     }
     // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
     for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile)
@@ -4910,7 +5018,8 @@ namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, const Threads& threads) {
+                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
@@ -4919,12 +5028,13 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                        ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
                        out.head_dim, "]"));
   ROPE_ASSERT(same_or_disjoint(x, out));
-  rotate_all<Layout, inverse>(x, out, table, source, threads);
+  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>& k,
-                 const frequency_table<S>& table, const P& positions, const Threads& threads) {
+                 const frequency_table<S>& table, const P& positions, const Threads& threads,
+                 way_back back = way_back::inverse) {
   const auto source = position_source(positions, q.tokens);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
@@ -4932,7 +5042,7 @@ void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
                        q.tokens, "] and [", k.batch, ", ", k.tokens, "]"));
-  rotate_both<Layout, inverse>(q, k, table, source, threads);
+  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
 }  // namespace detail
@@ -5096,6 +5206,14 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
+/// Queries that see nothing are not rotated, so their positions need no row of the table.
+template <class Layout, class T, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const T>& k,
+                     const frequency_table<S>& table, const visibility& rules) {
+  check_rotation<Layout>(function, q, table, known_range{rules.query_range()});
+  check_rotation<Layout>(function, k, table, known_range{rules.key_range()});
+}
+
 #define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
   static_assert(!std::is_const_v<T>, "attention: out must be writable");                                  \
   static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> && \
@@ -5111,23 +5229,28 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
 /// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
 /// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
 ///
-/// \param q    [batch, queries, q.heads, head_dim]
-/// \param k    [batch, keys, k.heads, head_dim]
-/// \param v    [batch, keys, k.heads, value_dim]
-/// \param out  [batch, queries, q.heads, value_dim]
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]
+/// \param v        [batch, keys, k.heads, value_dim]
+/// \param out      [batch, queries, q.heads, value_dim]
+/// \param options  which keys are visible, how scores are formed, and what else is reported
+/// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// own
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
-/// out of
-///            range; out is then unchanged
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16
-///            (tests/rope/attention.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key; no allocation once a call of the
-/// same size
-///            has been made on the thread
+///            out of range; out is then unchanged
+/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, one final
+///            rounding for half and bfloat16. The same bits for any number of threads and order of axes
+///            (tests/rope/attention.test.cpp, tests/laws/attention_features.test.cpp)
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
+///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
+///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
+///            depend on the number of tokens, and is kept: no allocation once a call of the same size has
+///            been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
-/// (grouped query);
-///            Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles)
+///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
+///            FlashDecoding (splits along the keys)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 requires parallel_executor<Threads>
@@ -5140,17 +5263,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, detail::no_rotation>{q, k, v, out, rules, {}}, threads);
 }
 
-/// Attention of unrotated queries and keys: rotates copies of both, then attends. The result is bit for bit
+/// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
 /// that of `rotate` on q and k followed by `attention`; q and k are not changed.
 ///
-/// \param table  rows for positions 0 .. keys - 1, and for the queries' keys - queries .. keys - 1 where
-/// these are
-///               negative and not masked
+/// \param table  rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-/// outside
-///          the table; out is then unchanged
-/// Cost:    as above, and one pass over q and k
+///          outside the table; out is then unchanged
+/// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
           class Threads = this_thread>
 requires parallel_executor<Threads>
@@ -5165,8 +5285,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   const auto rules = detail::checked_attention<T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, table, detail::known_range{rules.query_range()});
-  detail::check_rotation<Layout>("attention", k, table, detail::known_range{rules.key_range()});
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const T>(k), table, rules);
   detail::attend(detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, v, out, rules, {&table}},
                  threads);
 }
@@ -5177,6 +5296,1016 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_GRADIENT_HPP
+#define ROPE_ATTENTION_GRADIENT_HPP
+
+#include <algorithm>  // std::fill
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
+#define ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cmath>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
+#define ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
+
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_SOFTMAX_HPP
+#define ROPE_SOFTMAX_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+
+
+/// Softmax over keys that arrive in pieces.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The softmax of one query over every key it has been shown so far.
+///
+///     maximum = max_j s_j,   sum = sum_j exp(s_j - maximum)
+///
+/// so that the attention output is  sum_j exp(s_j - maximum) v_j / sum.  Before the first key `sum` is 0 and
+/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under
+/// -ffast-math.
+///
+/// \tparam A  float or double
+///
+/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
+/// algorithm 3
+template <class A>
+struct softmax_state {
+  A maximum = 0;
+  A sum = 0;
+
+  /// Shows the query more keys: replaces their scores by the weights exp(score - maximum).
+  ///
+  /// \param scores  [keys], at least one; overwritten
+  ///
+  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be
+  /// multiplied
+  template <class Scores>
+  A add(Scores&& scores) {
+    const bool first = sum == 0;
+    const A largest = scores.maxCoeff(), before = maximum;
+    maximum = first ? largest : (std::max)(before, largest);
+    scores = (scores - maximum).exp();
+    const A shrink = first ? A(0) : std::exp(before - maximum);
+    sum = sum * shrink + scores.sum();
+    return shrink;
+  }
+
+  /// Whether any key has been seen.
+  bool empty() const { return sum == 0; }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_SOFTMAX_HPP
+
+/// What the backward pass of attention works on: heads as matrices, and the scratch memory of a thread.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class A>
+using rows_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class A>
+using rows_map = Eigen::Map<rows_matrix<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
+template <class A>
+using const_rows_map = Eigen::Map<const rows_matrix<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
+template <class T>
+using head_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_head_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// Tokens [first, first + count) of one head as a matrix [count, head_dim] of the arithmetic type: the memory
+/// itself where the types agree, else widened into `buffer`.
+template <class T>
+const_rows_map<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count,
+                                           Index h, arithmetic<T>* buffer) {
+  using A = arithmetic<T>;
+  if constexpr (std::is_same_v<T, A>) {
+    return {x.at(b, first, h), count, x.head_dim, Eigen::OuterStride<>(x.token_stride)};
+  } else {
+    for (Index t = 0; t < count; ++t)
+      head_map<A>(buffer + t * x.head_dim, x.head_dim) =
+          const_head_map<T>(x.at(b, first + t, h), x.head_dim).template cast<A>();
+    return {buffer, count, x.head_dim, Eigen::OuterStride<>(x.head_dim)};
+  }
+}
+
+/// Read from the bits, so that it also holds under -ffast-math.
+template <class Rows>
+bool are_finite(const Rows& x) {
+  for (Index r = 0; r < x.rows(); ++r) {
+    bool finite = true;
+    for (Index c = 0; c < x.cols(); ++c) finite = finite && is_finite(static_cast<double>(x(r, c)));
+    if (!finite) return false;
+  }
+  return true;
+}
+
+/// The heads of a call; already checked.
+template <class T>
+struct attention_tape {
+  head_view<const T> q, k, v, out, d_out;
+  head_view<T> d_q, d_k, d_v;
+  std::span<double> d_sink_logits;  // [batch, q.heads] or empty
+  double* d_bias;                   // laid out as the bias, or null
+};
+
+/// Keys [from, to) of a tile that a query sees.
+struct key_run {
+  Index from, to;
+};
+
+/// Scratch of one key head: sizes in elements, cut from one block of memory.
+template <class A>
+struct attention_gradient_scratch {
+  static constexpr Index rows = 64;  // queries of a block
+  static constexpr Index keys = 64;  // keys of a tile
+
+  A* queries;    // [rows, head_dim], multiplied by the scale
+  A* upstream;   // [rows, value_dim]: gradients by the output
+  A* d_queries;  // [rows, head_dim]
+  A* weights;    // [rows, keys]: scores, then weights
+  A* slopes;     // [rows, keys]: gradients by the weights, then by the scores
+  A* shifts;     // [rows]: a weight is exp(score - shift) * factor
+  A* factors;    // [rows]
+  A* products;   // [rows]: upstream . out
+  A* bends;      // [keys]: slope of the softcap
+  A* key_tile;   // [keys, head_dim], for 16-bit keys
+  A* value_tile;
+  A* d_keys;                 // [all keys, head_dim]
+  A* d_values;               // [all keys, value_dim]
+  key_set* sets;             // [rows]
+  key_run* runs;             // [keys]
+  softmax_state<A>* states;  // [rows]
+
+  attention_gradient_scratch(Index block_rows, Index all_keys, Index head_dim, Index value_dim) {
+    struct numbers {};
+    struct key_sets {};
+    struct key_runs {};
+    struct softmaxes {};
+    A* next = workspace<numbers, A>(block_rows * (2 * head_dim + value_dim + 2 * keys + 3) + keys +
+                                    (keys + all_keys) * (head_dim + value_dim));
+    const auto take = [&next](Index count) {
+      A* const taken = next;
+      next += count;
+      return taken;
+    };
+    queries = take(block_rows * head_dim);
+    upstream = take(block_rows * value_dim);
+    d_queries = take(block_rows * head_dim);
+    weights = take(block_rows * keys);
+    slopes = take(block_rows * keys);
+    shifts = take(block_rows);
+    factors = take(block_rows);
+    products = take(block_rows);
+    bends = take(keys);
+    key_tile = take(keys * head_dim);
+    value_tile = take(keys * value_dim);
+    d_keys = take(all_keys * head_dim);
+    d_values = take(all_keys * value_dim);
+    sets = workspace<key_sets, key_set>(block_rows);
+    runs = workspace<key_runs, key_run>(keys);
+    states = workspace<softmaxes, softmax_state<A>>(block_rows);
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
+
+/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
+/// group, a few tokens) meets one tile of keys at a time and forms its weights again from the log-sum-exp of
+/// each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g and output o:
+///
+///     dv_j = sum_i w_ij g_i
+///     ds_ij = w_ij (g_i . v_j - g_i . o_i) ds/dscore        (the softmax, and the softcap)
+///     dq_i = scale sum_j ds_ij k_j,   dk_j = scale sum_i ds_ij q_i
+///
+/// Queries of one key head run in one order on one thread, so sums are the same whatever the threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Query tokens [first, first + count) of row b, in the heads that share key head `kv`. Row r of a block is
+/// token first + r / group, query head kv * group + r % group.
+template <class T>
+class attention_gradient_block {
+  using A = arithmetic<T>;
+
+ public:
+  attention_gradient_block(const attention_tape<T>& tape, const visibility& rule,
+                           const attention_gradient_scratch<A>& scratch, Index b, Index kv, Index first,
+                           Index count)
+      : tape_(tape),
+        rule_(rule),
+        scratch_(scratch),
+        b_(b),
+        kv_(kv),
+        first_(first),
+        group_(tape.q.heads / tape.k.heads),
+        rows_(count * group_),
+        queries_(map(scratch.queries, rows_, tape.q.head_dim)),
+        upstream_(map(scratch.upstream, rows_, tape.v.head_dim)),
+        d_queries_(map(scratch.d_queries, rows_, tape.q.head_dim)) {
+    for (Index r = 0; r < rows_; ++r) {
+      scratch_.sets[r] = rule_.keys_of(b_, token(r));
+      queries_.row(r).array() = channels(tape_.q, r).template cast<A>() * static_cast<A>(rule_.scale());
+      upstream_.row(r).array() = channels(tape_.d_out, r).template cast<A>();
+      scratch_.products[r] = static_cast<A>(
+          (channels(tape_.out, r).template cast<double>() * channels(tape_.d_out, r).template cast<double>())
+              .sum());
+      d_queries_.row(r).setZero();
+    }
+  }
+
+  void run() {
+    find_softmax();
+    for_each_tile([&](Index begin, Index keys) { add_tile(begin, keys); });
+    for (Index r = 0; r < rows_; ++r)
+      head_map<T>(tape_.d_q.at(b_, token(r), head(r)), tape_.q.head_dim) =
+          (d_queries_.row(r).array() * static_cast<A>(rule_.scale())).template cast<T>();
+    if (!tape_.d_sink_logits.empty()) add_sinks();
+  }
+
+ private:
+  static rows_map<A> map(A* data, Index rows, Index columns, Index stride = -1) {
+    return {data, rows, columns, Eigen::OuterStride<>(stride < 0 ? columns : stride)};
+  }
+  Index token(Index r) const { return first_ + r / group_; }
+  Index head(Index r) const { return kv_ * group_ + r % group_; }
+  auto channels(const head_view<const T>& x, Index r) const {
+    return const_head_map<T>(x.at(b_, token(r), head(r)), x.head_dim);
+  }
+
+  /// Calls tile(begin, keys) for every tile in which a query may see a key.
+  template <class Tile>
+  void for_each_tile(const Tile& tile) const {
+    Index begin = tape_.k.tokens, gap_begin = 0, gap_end = tape_.k.tokens, end = 0;
+    for (Index r = 0; r < rows_; ++r) {
+      const key_set& set = scratch_.sets[r];
+      if (set.empty()) continue;
+      begin = (std::min)(begin, set.begin);
+      end = (std::max)(end, set.end);
+      gap_begin = (std::max)(gap_begin, set.gap_begin);
+      gap_end = (std::min)(gap_end, set.gap_end);
+    }
+    while (begin < end) {
+      // Nothing is seen between the sinks and the window.
+      if (begin >= gap_begin && begin < gap_end) begin = gap_end;
+      if (begin >= end) break;
+      const Index keys = (std::min)(scratch_.keys, end - begin);
+      tile(begin, keys);
+      begin += keys;
+    }
+  }
+
+  /// The keys of a tile that row r sees, as runs; returns their number.
+  Index runs_of(Index r, Index begin, Index keys) const {
+    const key_set& set = scratch_.sets[r];
+    Index count = 0;
+    const auto add = [&](Index from, Index to) {
+      from = (std::max)(from - begin, Index{0});
+      to = (std::min)(to - begin, keys);
+      if (from >= to) return;
+      if (!rule_.by_key()) {
+        scratch_.runs[count++] = {from, to};
+        return;
+      }
+      for (Index j = from; j < to; ++j) {
+        if (!rule_.sees_key(b_, head(r), token(r), begin + j)) continue;
+        if (count > 0 && scratch_.runs[count - 1].to == j)
+          ++scratch_.runs[count - 1].to;
+        else
+          scratch_.runs[count++] = {j, j + 1};
+      }
+    };
+    add(set.begin, set.gap_begin);
+    add(set.gap_end, set.end);
+    return count;
+  }
+
+  /// Turns the products of a row's run into scores: softcap, then bias. Writes the slope of the softcap.
+  void finish_scores(Index r, Index begin, key_run run, A* scores) const {
+    Eigen::Map<Eigen::Array<A, 1, Eigen::Dynamic>> score(scores + run.from, run.to - run.from),
+        bend(scratch_.bends + run.from, run.to - run.from);
+    if (rule_.options().softcap > 0) {
+      const A cap = static_cast<A>(rule_.options().softcap);
+      bend = (score / cap).tanh();
+      score = cap * bend;
+      bend = 1 - bend.square();
+    }
+    if (rule_.options().bias) {
+      const float* bias = rule_.options().bias.at(b_, head(r), token(r));
+      for (Index j = run.from; j < run.to; ++j)
+        scores[j] += static_cast<A>(bias[(begin + j) * rule_.options().bias.key_step()]);
+    }
+  }
+
+  /// shift and factor of every row, so that its weights are exp(score - shift) * factor.
+  void find_softmax() {
+    const attention_options& options = rule_.options();
+    if (!options.log_sum_exp.empty()) {
+      for (Index r = 0; r < rows_; ++r) {
+        const double sum = options.log_sum_exp[static_cast<std::size_t>(
+            (b_ * tape_.q.tokens + token(r)) * tape_.q.heads + head(r))];
+        scratch_.shifts[r] = sum == attention_options::no_keys ? A(0) : static_cast<A>(sum);
+        scratch_.factors[r] = sum == attention_options::no_keys
+                                  ? A(0)
+                                  : static_cast<A>(std::exp(static_cast<double>(scratch_.shifts[r]) - sum));
+      }
+      return;
+    }
+    for (Index r = 0; r < rows_; ++r) scratch_.states[r] = {};
+    for_each_tile([&](Index begin, Index keys) {
+      rows_map<A> scores = map(scratch_.weights, rows_, keys, scratch_.keys);
+      scores.noalias() =
+          queries_ * widened_rows(tape_.k, b_, begin, keys, kv_, scratch_.key_tile).transpose();
+      for (Index r = 0; r < rows_; ++r)
+        for (Index n = 0, count = runs_of(r, begin, keys); n < count; ++n) {
+          const key_run run = scratch_.runs[n];
+          finish_scores(r, begin, run, &scores(r, 0));
+          scratch_.states[r].add(scores.row(r).segment(run.from, run.to - run.from).array());
+        }
+    });
+    for (Index r = 0; r < rows_; ++r) {
+      if (!options.sink_logits.empty()) {
+        Eigen::Array<A, 1, 1> sink(static_cast<A>(options.sink_logits[static_cast<std::size_t>(head(r))]));
+        scratch_.states[r].add(sink);
+      }
+      scratch_.shifts[r] = scratch_.states[r].maximum;
+      scratch_.factors[r] = scratch_.states[r].empty() ? A(0) : 1 / scratch_.states[r].sum;
+    }
+  }
+
+  void add_tile(Index begin, Index keys) {
+    const const_rows_map<A> key_rows = widened_rows(tape_.k, b_, begin, keys, kv_, scratch_.key_tile);
+    const const_rows_map<A> value_rows = widened_rows(tape_.v, b_, begin, keys, kv_, scratch_.value_tile);
+    rows_map<A> weights = map(scratch_.weights, rows_, keys, scratch_.keys),
+                slopes = map(scratch_.slopes, rows_, keys, scratch_.keys),
+                d_keys = map(scratch_.d_keys + begin * tape_.k.head_dim, keys, tape_.k.head_dim),
+                d_values = map(scratch_.d_values + begin * tape_.v.head_dim, keys, tape_.v.head_dim);
+    weights.noalias() = queries_ * key_rows.transpose();
+    slopes.noalias() = upstream_ * value_rows.transpose();
+    bool all_visible = true;
+    for (Index r = 0; r < rows_; ++r) {
+      const Index count = runs_of(r, begin, keys);
+      Index done = 0;
+      for (Index n = 0; n < count; ++n) {
+        const key_run run = scratch_.runs[n];
+        hide(weights, slopes, r, done, run.from);
+        differentiate(r, begin, run, &weights(r, 0), &slopes(r, 0));
+        done = run.to;
+      }
+      hide(weights, slopes, r, done, keys);
+      all_visible = all_visible && count == 1 && scratch_.runs[0].to - scratch_.runs[0].from == keys;
+    }
+    // A hidden pair has a weight and a slope of 0, which leaves products alone unless it meets 0 * NaN.
+    if (all_visible || (are_finite(key_rows) && are_finite(queries_) && are_finite(upstream_))) {
+      d_values.noalias() += weights.transpose() * upstream_;
+      d_keys.noalias() += slopes.transpose() * queries_;
+      d_queries_.noalias() += slopes * key_rows;
+      return;
+    }
+    for (Index r = 0; r < rows_; ++r)
+      for (Index n = 0, count = runs_of(r, begin, keys); n < count; ++n) {
+        const Index from = scratch_.runs[n].from, length = scratch_.runs[n].to - from;
+        const auto weight = weights.row(r).segment(from, length), slope = slopes.row(r).segment(from, length);
+        d_values.middleRows(from, length).noalias() += weight.transpose() * upstream_.row(r);
+        d_keys.middleRows(from, length).noalias() += slope.transpose() * queries_.row(r);
+        d_queries_.row(r).noalias() += slope * key_rows.middleRows(from, length);
+      }
+  }
+
+  /// Row r does not see keys [from, to) of a tile.
+  static void hide(rows_map<A>& weights, rows_map<A>& slopes, Index r, Index from, Index to) {
+    weights.row(r).segment(from, to - from).setZero();
+    slopes.row(r).segment(from, to - from).setZero();
+  }
+
+  /// One run of a row: products q . k become the weights that multiply values, and products g . v the
+  /// gradients by q . k.
+  void differentiate(Index r, Index begin, key_run run, A* scores, A* products) {
+    finish_scores(r, begin, run, scores);
+    const Index length = run.to - run.from;
+    Eigen::Map<Eigen::Array<A, 1, Eigen::Dynamic>> weight(scores + run.from, length),
+        slope(products + run.from, length), bend(scratch_.bends + run.from, length);
+    weight = (weight - scratch_.shifts[r]).exp() * scratch_.factors[r];
+    const attention_options& options = rule_.options();
+    if (options.dropout > 0) {
+      // The softmax is of all keys, kept or not; only what multiplies values changes.
+      const auto kept = dropout_mask(options.dropout, options.dropout_seed)
+                            .row_of(b_, head(r), rule_.query_position(b_, token(r)));
+      const A gain = static_cast<A>(1 / (1 - options.dropout));
+      for (Index j = 0; j < length; ++j) {
+        const A kept_gain = kept.keeps(rule_.key_position(b_, begin + run.from + j)) ? gain : A(0);
+        slope(j) = weight(j) * (slope(j) * kept_gain - scratch_.products[r]);
+        weight(j) *= kept_gain;
+      }
+    } else {
+      slope = weight * (slope - scratch_.products[r]);
+    }
+    if (tape_.d_bias != nullptr) {
+      const score_view<float>& bias = options.bias;
+      double* d_bias = tape_.d_bias + (bias.at(b_, head(r), token(r)) - bias.data);
+      for (Index j = 0; j < length; ++j)
+        d_bias[(begin + run.from + j) * bias.key_step()] += static_cast<double>(slope(j));
+    }
+    if (options.softcap > 0) slope *= bend;
+  }
+
+  /// A sink takes part in the softmax with a value of zero: its slope is weight * (0 - g . o).
+  void add_sinks() {
+    for (Index r = 0; r < rows_; ++r) {
+      const auto logit = static_cast<double>(rule_.options().sink_logits[static_cast<std::size_t>(head(r))]);
+      tape_.d_sink_logits[static_cast<std::size_t>(b_ * tape_.q.heads + head(r))] -=
+          std::exp(logit - static_cast<double>(scratch_.shifts[r])) *
+          static_cast<double>(scratch_.factors[r]) * static_cast<double>(scratch_.products[r]);
+    }
+  }
+
+  const attention_tape<T>& tape_;
+  const visibility& rule_;
+  const attention_gradient_scratch<A>& scratch_;
+  Index b_, kv_, first_, group_, rows_;
+  rows_map<A> queries_, upstream_, d_queries_;
+};
+
+/// Every gradient of the keys of head `kv` of row b, and of the queries that share it.
+template <class T>
+void differentiate_attention(const attention_tape<T>& tape, const visibility& rule, Index b, Index kv) {
+  using A = arithmetic<T>;
+  const Index group = tape.q.heads / tape.k.heads, keys = tape.k.tokens;
+  const Index block = (std::max)(Index{1}, attention_gradient_scratch<A>::rows / (std::max)(Index{1}, group));
+  const attention_gradient_scratch<A> scratch(block * group, keys, tape.q.head_dim, tape.v.head_dim);
+  std::fill_n(scratch.d_keys, keys * (tape.q.head_dim + tape.v.head_dim), A(0));
+  for (Index t = 0; t < tape.q.tokens && group > 0; t += block)
+    attention_gradient_block<T>(tape, rule, scratch, b, kv, t, (std::min)(block, tape.q.tokens - t)).run();
+  const auto write = [&](const A* sums, const head_view<T>& to) {
+    for (Index j = 0; j < keys; ++j)
+      head_map<T>(to.at(b, j, kv), to.head_dim) =
+          const_head_map<A>(sums + j * to.head_dim, to.head_dim).template cast<T>();
+  };
+  write(scratch.d_keys, tape.d_k);
+  write(scratch.d_values, tape.d_v);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ROTATED_OPERANDS_HPP
+#define ROPE_DETAIL_ROTATED_OPERANDS_HPP
+
+#include <cstdint>
+
+
+/// Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
+/// that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
+/// and nothing reads them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct attending_queries {
+  const visibility& rule;
+  std::int64_t unused;  // a position of the table
+
+  std::int64_t operator()(Index b, Index t) const {
+    return rule.blind(b, t) ? unused : rule.query_position(b, t);
+  }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
+    return range;
+  }
+};
+
+struct attended_keys {
+  const visibility& rule;
+  std::int64_t unused;
+
+  bool counts(Index b, Index t) const {
+    const auto key_counts = rule.options().key_counts;
+    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
+  }
+  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (counts(b, t)) range.include(rule.key_position(b, t));
+    return range;
+  }
+};
+
+template <class T>
+struct rotated_pair {
+  head_view<const T> q, k;
+};
+
+/// Copies of q and k, rotated; valid until the next call with the same T on the same thread.
+///
+/// Requires:  the options are checked
+/// Throws:    as `rotate`, before anything is written
+template <class Layout, class T, class S>
+rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
+                                 const head_view<const T>& k, const frequency_table<S>& query_table,
+                                 const frequency_table<S>& key_table, const visibility& rule) {
+  const attending_queries query_positions = {rule, query_table.first()};
+  const attended_keys key_positions = {rule, key_table.first()};
+  check_rotation<Layout>(function, q, query_table, query_positions);
+  check_rotation<Layout>(function, k, key_table, key_positions);
+  struct rotated_copies {};
+  T* memory = workspace<rotated_copies, T>(q.size() + k.size());
+  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
+  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
+  // A table without rows serves a call in which no query sees a key.
+  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions);
+  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions);
+  return {rotated_q, rotated_k};
+}
+
+/// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
+template <class Layout, class T, class S, class Threads>
+void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
+                           const frequency_table<S>& query_table, const frequency_table<S>& key_table,
+                           const visibility& rule, const Threads& threads) {
+  if (query_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
+                                way_back::transpose);
+  if (key_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.first()}, threads,
+                                way_back::transpose);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ROTATED_OPERANDS_HPP
+
+/// The backward pass of `attention`.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Gradients by what the options hold; each is written where memory is given for it.
+struct option_gradients {
+  /// [q.heads], by options.sink_logits.
+  std::span<double> sink_logits = {};
+  /// By options.bias, an entry at the offset it has there; what entries along an axis of extent 1 share is
+  /// summed. The call then stays on its own thread.
+  std::span<double> bias = {};
+};
+
+namespace detail {
+
+template <class T>
+void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
+                              const option_gradients& by_options) {
+  const char* function = "attention_gradient";
+  for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
+                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)})
+    check_view(function, view);
+  const auto require = [&](bool holds, const char* rule, Index got, Index of) {
+    if (!holds) ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", got, " and ", of));
+  };
+  require(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
+  require(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
+  require(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+          "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
+                         Index head_dim) {
+    if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
+        view.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", like.batch, ", ", like.tokens, ", ", like.heads,
+                         ", ", head_dim, "], got [", view.batch, ", ", view.tokens, ", ", view.heads, ", ",
+                         view.head_dim, "]"));
+  };
+  match("v", x.v, x.k, x.v.head_dim);
+  match("out", x.out, x.q, x.v.head_dim);
+  match("d_out", x.d_out, x.q, x.v.head_dim);
+  match("d_q", x.d_q, x.q, x.q.head_dim);
+  match("d_k", x.d_k, x.k, x.k.head_dim);
+  match("d_v", x.d_v, x.k, x.v.head_dim);
+  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim});
+  check_magnitudes<arithmetic<T>>(function, options);
+  if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the gradient by sink_logits must have their length, ",
+                       options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
+  const score_view<float>& bias = options.bias;
+  const Index entries = !bias
+                            ? 0
+                            : 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
+                                  (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+  if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the gradient by bias must have one number per entry, ", entries, ", got ",
+                       by_options.bias.size()));
+}
+
+/// Every gradient; nothing is checked any more.
+template <class T, class Threads>
+void differentiate_attention(attention_tape<T> tape, const visibility& rule,
+                             const option_gradients& by_options, const Threads& threads) {
+  // A partial sum per row of the batch, so that threads do not meet.
+  std::vector<double> d_sink_logits(
+      by_options.sink_logits.empty() ? 0 : static_cast<std::size_t>(tape.q.batch * tape.q.heads));
+  tape.d_sink_logits = d_sink_logits;
+  tape.d_bias = by_options.bias.empty() ? nullptr : by_options.bias.data();
+  std::fill(by_options.bias.begin(), by_options.bias.end(), 0.0);
+  const Index groups = tape.k.batch * tape.k.heads;
+  const auto run = [&](Index first, Index last) {
+    for (Index n = first; n < last; ++n)
+      differentiate_attention(tape, rule, n / tape.k.heads, n % tape.k.heads);
+  };
+  // Work per byte read is so high that a thread pays from one tile of scores on.
+  const Index work = tape.q.batch * tape.q.heads * tape.q.tokens * tape.k.tokens * 64;
+  if (tape.d_bias != nullptr)
+    run(0, groups);
+  else
+    parallel_pieces(threads, groups, work, run);
+  std::fill(by_options.sink_logits.begin(), by_options.sink_logits.end(), 0.0);
+  for (std::size_t n = 0; n < d_sink_logits.size(); ++n)
+    by_options.sink_logits[n % by_options.sink_logits.size()] += d_sink_logits[n];
+}
+
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads)                                                  \
+  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");              \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> &&   \
+                    std::is_same_v<std::remove_const_t<V>, T> &&                                            \
+                    std::is_same_v<std::remove_const_t<O>, T> && std::is_same_v<std::remove_const_t<G>, T>, \
+                "attention_gradient: all heads and gradients have the same channel type");                  \
+  static_assert(parallel_executor<Threads>,                                                                 \
+                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "  \
+                "parallel_for(count, body)")
+
+}  // namespace detail
+
+/// Gradients by q, k and v of a loss whose gradient by the output of `attention(q, k, v, out, options)` is
+/// d_out.
+///
+///     d_v_j = sum_i w_ij d_out_i
+///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
+///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
+///
+/// with d_s times the slope of the softcap, and w and d_out . v masked and rescaled by dropout where they are
+/// in the forward pass. Keys of a group sum over the query heads that share them. A query that sees no key
+/// has a gradient of zero.
+///
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]
+/// \param v        [batch, keys, k.heads, value_dim]
+/// \param out      [batch, queries, q.heads, value_dim], the output of the forward pass
+/// \param d_out    the gradient by it
+/// \param d_q, d_k, d_v  receive the gradients; their content before does not matter
+/// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
+///                 wrote, or nothing, and it is found again at the cost of one more product
+/// \param by_options  where the gradients by learned sink logits and by the bias go
+/// \param threads  the caller's threads; each works on whole key heads of a row, so the bits do not depend on
+///                 them
+///
+/// Requires:  d_q, d_k and d_v share no element with any other argument
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
+///            out of range; nothing is written then
+/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
+/// whose
+///            `out` enters rounded (tests/rope/attention_gradient.test.cpp)
+/// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
+///            log_sum_exp; memory of keys * (head_dim + value_dim) per thread, nothing of queries * keys
+/// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
+          class Threads = this_thread>
+void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
+                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
+                        const attention_options& options = {}, const option_gradients& by_options = {},
+                        const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
+  const detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v, {}, nullptr};
+  detail::check_attention_gradient(tape, options, by_options);
+  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  detail::differentiate_attention(tape, rule, by_options, threads);
+}
+
+/// The same for `attention<Layout>(q, k, v, out, table, options)`, with the rotation in the graph: q and k
+/// are given unrotated, and d_q and d_k are the gradients by them.
+///
+///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
+///
+/// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
+/// is
+///            outside the table; nothing is written then
+/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back and
+///            after
+/// Cost:      as above, one pass over q and k, and one over d_q and d_k
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
+          class S, class Threads = this_thread>
+void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
+                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const frequency_table<S>& table,
+                        const attention_options& options = {}, const option_gradients& by_options = {},
+                        const Threads& threads = {}) {
+  attention_gradient<Layout>(q, k, v, out, d_out, d_q, d_k, d_v, table, table, options, by_options, threads);
+}
+
+/// The same where queries and keys turn by tables of their own, as in xPos: tables.queries(), tables.keys().
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
+          class S, class Threads = this_thread>
+void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
+                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
+                        const frequency_table<S>& query_table, const frequency_table<S>& key_table,
+                        const attention_options& options = {}, const option_gradients& by_options = {},
+                        const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+  static_assert(
+      pair_layout<Layout>,
+      "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
+      "attention_gradient<half_split>(...)");
+  detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v, {}, nullptr};
+  detail::check_attention_gradient(tape, options, by_options);
+  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  const auto rotated =
+      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table, key_table, rule);
+  tape.q = rotated.q;
+  tape.k = rotated.k;
+  detail::differentiate_attention(tape, rule, by_options, threads);
+  detail::rotate_gradients_back<Layout>(d_q, d_k, query_table, key_table, rule, threads);
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_GRADIENT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_MERGE_HPP
+#define ROPE_ATTENTION_MERGE_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+
+/// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
+/// threads, machines or blocks of a cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
+///
+///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
+///
+/// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
+/// (`attention_options::no_keys`) leaves the other as it is. Learned sink logits belong to one side only.
+///
+/// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
+/// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
+///
+/// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
+/// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
+///            rounding to a 16-bit type (tests/rope/attention_merge.test.cpp)
+/// Cost:      two reads and one write of the output; no allocation
+/// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
+template <class T, class B>
+void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
+           std::span<const double> log_sum_exp_b) {
+  static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
+                "merge: out_a is writable and out_b has its channel type");
+  detail::check_view("merge", out_a);
+  detail::check_view("merge", out_b);
+  if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
+      out_a.head_dim != out_b.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merge: the outputs must have the same shape, got [", out_a.batch, ", ",
+                               out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch,
+                               ", ", out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+  const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
+  if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merge: a log-sum-exp must have length batch * queries * heads = ", count,
+                               ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+
+  using A = detail::arithmetic<T>;
+  using channels = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+  using const_channels = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+  std::size_t n = 0;
+  for (Index b = 0; b < out_a.batch; ++b)
+    for (Index i = 0; i < out_a.tokens; ++i)
+      for (Index h = 0; h < out_a.heads; ++h, ++n) {
+        // The log-sum-exp of no keys is a number far below all others, so that its side has a weight of zero.
+        const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
+        const double a = std::exp(log_sum_exp_a[n] - largest),
+                     b_weight = std::exp(log_sum_exp_b[n] - largest);
+        const A share_a = static_cast<A>(a / (a + b_weight)),
+                share_b = static_cast<A>(b_weight / (a + b_weight));
+        channels to(out_a.at(b, i, h), out_a.head_dim);
+        const const_channels other(out_b.at(b, i, h), out_a.head_dim);
+        to = (to.template cast<A>() * share_a + other.template cast<A>() * share_b).template cast<T>();
+        log_sum_exp_a[n] = largest + std::log(a + b_weight);
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_MERGE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_WEIGHTS_HPP
+#define ROPE_ATTENTION_WEIGHTS_HPP
+
+#include <algorithm>  // std::max, std::min, std::fill_n
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <utility>  // std::pair
+
+
+/// The probabilities of attention themselves, for inspection and plots.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The weights of one query of a row, from its scores in `row`.
+template <class A>
+void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
+  const attention_options& options = rules.options();
+  const auto keys = static_cast<Index>(row.size());
+  const auto at = [&](Index j) -> A& { return row[static_cast<std::size_t>(j)]; };
+  const bool has_sink = !options.sink_logits.empty();
+  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
+  bool any = has_sink;
+  double largest = sink;
+  for (Index j = 0; j < keys; ++j) {
+    if (!rules.sees(b, h, i, j)) continue;
+    auto score = static_cast<double>(at(j));
+    if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
+    if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
+    at(j) = static_cast<A>(score);
+    largest = any ? (std::max)(largest, score) : score;
+    any = true;
+  }
+  double sum = has_sink ? std::exp(sink - largest) : 0;
+  for (Index j = 0; j < keys; ++j)
+    if (rules.sees(b, h, i, j)) sum += std::exp(static_cast<double>(at(j)) - largest);
+  const auto kept =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  for (Index j = 0; j < keys; ++j) {
+    const bool present =
+        rules.sees(b, h, i, j) && (options.dropout == 0 || kept.keeps(rules.key_position(b, j)));
+    at(j) = present
+                ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
+                : A(0);
+  }
+}
+
+template <class T, class Turn>
+void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights) {
+  using A = arithmetic<T>;
+  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
+  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
+  storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+  storage<T> turned(copied);
+  const row_buffers<T> buffers = {turned.data(), wide.data()};
+  const auto row_of = [&](Index b, Index h, Index i) {
+    return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
+                           static_cast<std::size_t>(keys));
+  };
+  for (Index b = 0; b < call.q.batch; ++b)
+    for (Index kv = 0; kv < call.k.heads; ++kv)
+      for (Index i = 0; i < call.q.tokens; ++i) {
+        const bool blind = call.rules.blind(b, i);
+        if (!blind)
+          read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
+                       [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+        // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
+        const key_set visible = call.rules.keys_of(b, i);
+        for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
+          const Index count = (std::min)(block, visible.hull_end() - j);
+          const auto rows = read_keys<A>(call, b, kv, j, count, buffers);
+          for (Index g = 0; g < group; ++g)
+            for (Index n = 0; n < count; ++n)
+              row_of(b, kv * group + g, i)[static_cast<std::size_t>(j + n)] =
+                  const_channels_map<A>(queries.data() + g * depth, depth)
+                      .matrix()
+                      .dot(const_channels_map<A>(rows.rows + n * rows.stride, depth).matrix());
+        }
+        for (Index g = 0; g < group; ++g) {
+          const auto row = row_of(b, kv * group + g, i);
+          if (blind)
+            std::fill(row.begin(), row.end(), A(0));
+          else
+            weights_from_scores(call.rules, b, kv * group + g, i, row);
+        }
+      }
+}
+
+/// The checked call of attention that the weights are those of.
+template <class T>
+visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
+                           const attention_options& options, std::size_t size) {
+  const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
+  if (size != count)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
+                       ", got ", size));
+  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
+  return checked_attention<T>(q, k, v, out, options);
+}
+
+}  // namespace detail
+
+/// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
+///
+///     w_ij = softmax over visible j of  scale * q_i . k_j     (capped, biased and dropped as the options
+///     say)
+///
+/// A masked key has weight 0; the weights of a query that sees no key are all 0. With learned sinks a row
+/// sums to less than 1, by the share of the sink. Options and errors are those of attention; log_sum_exp is
+/// not written.
+///
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]
+/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+///
+/// Throws:    std::invalid_argument as attention does, or if weights has another length
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/rope/attention_weights.test.cpp)
+/// Cost:      2 head_dim flops per query head and key, in plain loops on the calling thread: for looking at,
+///            not for computing with
+template <class Layout = detail::unnamed_layout, class Q, class K>
+void attention_weights(head_view<Q> q, head_view<K> k,
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
+                       const attention_options& options = {}) {
+  using T = std::remove_const_t<Q>;
+  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
+                "attention_weights: q and k have the same channel type");
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention_weights: a layout rotates by a table; give one, or leave the layout out");
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
+  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
+}
+
+/// The probabilities of unrotated queries and keys, which are rotated by a table on the way.
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class K, class S>
+void attention_weights(head_view<Q> q, head_view<K> k,
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
+                       const frequency_table<S>& table, const attention_options& options = {}) {
+  using T = std::remove_const_t<Q>;
+  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
+                "attention_weights: q and k have the same channel type");
+  static_assert(pair_layout<Layout>,
+                "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
+                "attention_weights<half_split>(...)");
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), table,
+                                  rules);
+  detail::write_weights(
+      detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, {}, {}, rules, {&table}}, weights);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_WEIGHTS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_AXES_HPP
 #define ROPE_AXES_HPP
@@ -5451,6 +6580,1573 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 }  // namespace rope
 
 #endif  // ROPE_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_POLICY_HPP
+#define ROPE_CACHE_POLICY_HPP
+
+
+/// The choices that the caches of keys and values have in common.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a cache stores of a key.
+enum class key_storage {
+  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
+  /// costs a rounding.
+  rotated,
+  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
+  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  raw
+};
+
+/// Which position a key of a ring_cache is rotated by.
+enum class ring_positions {
+  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
+  /// sliding window and visible sinks, computed with less memory.
+  sequence,
+  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
+  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
+  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  cache
+};
+
+/// One row of a batch, for the functions of a cache that otherwise change every row:
+/// `cache.truncate(5, batch_row{2})`.
+struct batch_row {
+  Index index;
+};
+/// Every row of a batch.
+inline constexpr batch_row every_row = {-1};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_POLICY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHED_ATTENTION_HPP
+#define ROPE_CACHED_ATTENTION_HPP
+
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHED_CALL_HPP
+#define ROPE_DETAIL_CACHED_CALL_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+
+/// Which tokens each row of a cache holds, and at which positions.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+
+/// counts [batch] or empty, each in [0, tokens].
+///
+/// Throws:  std::invalid_argument
+inline void check_counts(const char* function, std::span<const Index> counts, Index batch, Index tokens) {
+  if (counts.empty()) return;
+  if (static_cast<Index>(counts.size()) != batch)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
+  for (const Index count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", count));
+}
+
+/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
+inline Index count_of(Index b, Index tokens, std::span<const Index> counts) {
+  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
+/// kept like one row, so that it also has a size.
+///
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
+class cache_rows {
+ public:
+  cache_rows(Index batch, Index capacity)
+      : batch_(batch),
+        capacity_(capacity),
+        sizes_(at((std::max)(Index{1}, batch))),
+        next_(sizes_.size()),
+        positions_(at(batch * capacity)) {}
+
+  Index size(Index b) const { return sizes_[at(b)]; }
+  std::int64_t next(Index b) const { return next_[at(b)]; }
+  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * capacity_), at(size(b))};
+  }
+  bool empty() const {
+    for (const Index size : sizes_)
+      if (size > 0) return false;
+    return true;
+  }
+
+  /// Throws:  std::invalid_argument if rows differ in size
+  Index common_size(const char* function) const {
+    for (const Index size : sizes_)
+      if (size != sizes_[0])
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+    return sizes_[0];
+  }
+
+  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
+  /// and rows differ in size
+  row_range rows(const char* function, batch_row row) const {
+    if (row.index == every_row.index) {
+      common_size(function);
+      return {0, static_cast<Index>(sizes_.size())};
+    }
+    return {checked(function, row.index), row.index + 1};
+  }
+  Index checked(const char* function, Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+
+  /// Throws:  std::length_error unless the new tokens fit
+  void check_room(const char* function, Index tokens, std::span<const Index> counts) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      if (count > capacity_ - sizes_[b])
+        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
+                                              sizes_[b], " of ", capacity_));
+    }
+  }
+  void append(Index tokens, std::span<const Index> counts) {
+    for (Index b = 0; b < batch_; ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) row(at(b))[size(b) + t] = next(b) + t;
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      sizes_[b] += count;
+      next_[b] += count;
+    }
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
+  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+    const Index held = size(rows.first);
+    if (first < 0 || first > last || last > held)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+  }
+  void truncate(const char* function, row_range rows, Index size) {
+    const Index held = this->size(rows.first);
+    if (size < 0 || size > held)
+      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    for (Index b = rows.first; b < rows.last; ++b) {
+      sizes_[at(b)] = size;
+      find_next(b);
+    }
+  }
+  void remove(row_range rows, Index first, Index last) {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
+      sizes_[at(b)] -= last - first;
+      find_next(b);
+    }
+  }
+
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    constexpr std::int64_t limit = std::int64_t{1} << 53;
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
+      for (Index t = first; t < last; ++t) {
+        const std::int64_t position = positions(b)[at(t)];
+        if (delta < -limit - position || delta > limit - position)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta));
+      }
+  }
+  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
+      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      find_next(b);
+    }
+  }
+  void clear() {
+    std::fill(sizes_.begin(), sizes_.end(), Index{0});
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
+
+  void find_next(Index b) {
+    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
+    const std::span<const std::int64_t> held = positions(b);
+    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+  }
+
+  Index batch_, capacity_;
+  std::vector<Index> sizes_;
+  std::vector<std::int64_t> next_;
+  storage<std::int64_t> positions_;  // [batch, capacity]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHE_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHED_KEYS_HPP
+#define ROPE_DETAIL_CACHED_KEYS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_DETAIL_CACHE_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n, std::max
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+
+/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
+/// value_dim], and how new tokens get there.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether channels of type X can be given to a cache that stores T: the same type, or float to be rounded
+/// once to a 16-bit type.
+template <class X, class T>
+inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
+                                  (std::is_same_v<std::remove_const_t<X>, float> &&
+                                   std::is_same_v<arithmetic<T>, float>);
+
+/// Row b of a view, as a batch of one.
+template <class T>
+head_view<T> row_of(head_view<T> x, Index b) {
+  x.data = x.at(b, 0, 0);
+  x.batch = 1;
+  return x;
+}
+
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+
+/// Invariant: what is outside the slots that the owner has written is indeterminate.
+template <class T>
+class cache_memory {
+  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+
+ public:
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  /// address space
+  cache_memory(const char* owner, Index batch, Index slots, Index kv_heads, Index head_dim, Index value_dim)
+      : batch_(batch),
+        slots_(slots),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(checked_size(owner, head_dim)),
+        values_(checked_size(owner, value_dim)) {}
+
+  Index batch() const { return batch_; }
+  Index slots() const { return slots_; }
+
+  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+
+  /// New tokens fit in shape and number of rows.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class K, class V>
+  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
+                 std::span<const Index> counts) const {
+    static_assert(
+        can_store<K, T> && can_store<V, T>,
+        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
+        "16-bit type");
+    check_shape(function, "k", k, head_dim_);
+    check_shape(function, "v", v, value_dim_);
+    if (k.tokens != v.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
+    check_counts(function, counts, batch_, k.tokens);
+  }
+
+  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
+  template <class K, class V>
+  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(row_of(k, b).token_range(first, count), row_of(keys(), b).token_range(slot, count));
+    write_values(v, b, first, count, slot);
+  }
+
+  /// The same, with the keys rotated by positions `position`, `position` + 1, ...
+  template <class Layout, class K, class V, class S>
+  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
+                     Index slot, const frequency_table<S>& table, std::int64_t position) {
+    rotate_channels<Layout>(row_of(k, b).token_range(first, count),
+                            row_of(keys(), b).token_range(slot, count), table,
+                            contiguous_positions{position});
+    write_values(v, b, first, count, slot);
+  }
+
+  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
+  void move_down(Index b, Index from, Index to, Index count) {
+    for (Index h = 0; h < heads_; ++h) {
+      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
+      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+    }
+  }
+
+ private:
+  template <class V>
+  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(row_of(v, b).token_range(first, count), row_of(values(), b).token_range(slot, count));
+  }
+
+  template <class X>
+  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
+    check_view(function, x);
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
+                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  }
+
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    Index size = Index(sizeof(T));
+    for (const Index extent : {batch_, slots_, heads_, head_dim}) {
+      if (extent < 0)
+        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
+                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
+        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
+                                              head_dim, "] exceeds the address space"));
+      size *= (std::max)(extent, Index{1});
+    }
+    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
+  }
+
+  Index batch_, slots_, heads_, head_dim_, value_dim_;
+  storage<T> keys_;
+  storage<T> values_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHE_MEMORY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_RING_CACHE_HPP
+#define ROPE_RING_CACHE_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_KEY_ROTATION_HPP
+#define ROPE_DETAIL_KEY_ROTATION_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// How the keys of a cache were rotated, and how they are turned once more by an exact difference of angles.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An address that is the same for one layout and different for two.
+template <class Layout>
+const void* layout_identity() {
+  static const char identity = 0;
+  return &identity;
+}
+
+/// The table and the layout that keys were rotated by; nothing for keys that came rotated.
+struct key_rotation {
+  std::uint64_t table = 0;
+  const void* layout = nullptr;
+
+  bool known() const { return layout != nullptr; }
+  friend bool operator==(const key_rotation&, const key_rotation&) = default;
+};
+
+template <class Layout, class S>
+key_rotation rotation_by(const frequency_table<S>& table) {
+  return {table.fingerprint(), layout_identity<Layout>()};
+}
+
+/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
+template <class Layout, class S>
+void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
+  if (stored != rotation_by<Layout>(table))
+    ROPE_THROW(std::invalid_argument,
+               message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
+                       table.fingerprint(), " for keys of table ", stored.table));
+}
+
+/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
+template <class Layout, class T>
+class key_turn {
+  using A = arithmetic<T>;
+
+ public:
+  key_turn(std::vector<phase> step, double m)
+      : step_(std::move(step)), now_(step_.size()), m_(m), row_(2 * step_.size()) {}
+
+  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
+  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
+    const auto pairs = static_cast<Index>(step_.size());
+    if (!written_ || count != count_) {
+      for (std::size_t i = 0; i < step_.size(); ++i) now_[i] = step_[i] * count;
+      write_table_row(now_.data(), pairs, m_, row_.data(), row_.data() + pairs);
+      count_ = count;
+      written_ = true;
+    }
+    rotate_token<Layout>(token_heads<T>{keys.at(b, slot, 0), keys.at(b, slot, 0), keys.heads,
+                                        keys.head_stride, keys.head_stride},
+                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, 0);
+  }
+
+ private:
+  std::vector<phase> step_, now_;
+  double m_;
+  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
+  std::int64_t count_ = 0;
+  bool written_ = false;
+};
+
+/// The phase of every pair per unit of position.
+template <class S>
+std::vector<phase> steps_of(const frequency_table<S>& table) {
+  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
+  return steps;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_KEY_ROTATION_HPP
+
+/// The keys and values that a sliding window still sees, in memory that does not grow.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How many tokens a ring_cache keeps, and how it counts them.
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  ring_positions positions = ring_positions::sequence;
+};
+
+/// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
+/// is in slot
+///
+///     i                                   for i < sinks
+///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
+///
+/// so keys lie in memory out of order; attention (cached_attention.hpp) goes by their positions.
+///
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+///
+/// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
+///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
+///            leaves the cache as it was.
+template <class T>
+class ring_cache {
+ public:
+  using value_type = T;
+  /// What `positions` shows for a slot whose token was rolled back: after every query.
+  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+
+  /// \param value_dim  channels of a value head; 0: head_dim
+  ///
+  /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
+  ///          positions in the cache are asked of rotated keys; std::length_error if the cache exceeds the
+  ///          address space
+  ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
+             key_storage storage = key_storage::rotated)
+      : policy_(checked(policy, storage)),
+        memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
+                value_dim == 0 ? head_dim : value_dim),
+        storage_(storage),
+        seen_(static_cast<std::size_t>(batch)),
+        oldest_(seen_.size(), policy.sinks),
+        used_(seen_.size()),
+        positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
+
+  Index batch() const { return memory_.batch(); }
+  Index kv_heads() const { return memory_.keys().heads; }
+  Index head_dim() const { return memory_.keys().head_dim; }
+  Index value_dim() const { return memory_.values().head_dim; }
+  /// Slots per row: sinks + window + chunk - 1.
+  Index capacity() const { return memory_.slots(); }
+  const ring_policy& policy() const { return policy_; }
+  key_storage storage() const { return storage_; }
+  /// Tokens held in row b.  Throws: std::out_of_range
+  Index size(Index b) const {
+    const std::int64_t n = seen_[checked_row(b)];
+    return static_cast<Index>((std::min)(n, std::int64_t{policy_.sinks}) +
+                              (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
+  }
+  /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
+  /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + checked_row(b) * at(capacity()), at(used_[at(b)])};
+  }
+  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
+  std::span<const std::int64_t> next_positions() const { return seen_; }
+
+  /// The slot of the token at `position` of a sequence.
+  Index slot(std::int64_t position) const {
+    return static_cast<Index>(position < policy_.sinks ? position
+                                                       : policy_.sinks + (position - policy_.sinks) %
+                                                                             (capacity() - policy_.sinks));
+  }
+
+  /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
+  /// that remain are copied: after a prefill in one call of its own, all its keys can be given.
+  ///
+  /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
+  /// \param v       [batch, tokens, kv_heads, value_dim]
+  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache holds keys that it rotated itself
+  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
+  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (!empty() && rotation_.known())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache::append: this cache rotates its keys, give the table, got none "
+                                 "for keys of table ",
+                                 rotation_.table));
+    rotation_ = {};
+    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
+      memory_.write(k, v, b, t, 1, slot);
+    });
+  }
+
+  /// Rotates copies of new keys by their positions in the sequence, and appends them.
+  ///
+  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
+  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  template <class Layout, class K, class V, class S>
+  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
+              std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache::append: raw keys are rotated when they are read, append(k, v), "
+                                 "got table ",
+                                 table.fingerprint()));
+    require<Layout>(table);
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          table, detail::contiguous_positions{seen_[at(b)]});
+    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
+      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table, position);
+    });
+    rotation_ = detail::rotation_by<Layout>(table);
+  }
+
+  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
+  /// meet every table.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, class S>
+  void require(const frequency_table<S>& table) const {
+    if (!empty() && storage_ == key_storage::rotated)
+      detail::require_rotation<Layout>("ring_cache", rotation_, table);
+  }
+
+  /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
+  /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
+  ///          is still held
+  void truncate(std::int64_t size, batch_row row = every_row) {
+    const bool all = row.index == every_row.index;
+    const Index first = all ? 0 : static_cast<Index>(checked_row(row.index)),
+                last = all ? batch() : first + 1;
+    for (Index b = first; b < last; ++b) {
+      if (size < 0 || size > seen_[at(b)])
+        ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
+                                                      seen_[at(b)], "], got ", size));
+      if (!holds_window(b, size))
+        ROPE_THROW(std::out_of_range,
+                   detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                                   " were overwritten and the window of token ", size, " needs them"));
+    }
+    for (Index b = first; b < last; ++b) {
+      for (Index slot = 0; slot < used_[at(b)]; ++slot)
+        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
+      seen_[at(b)] = size;
+      if (size <= policy_.sinks) oldest_[at(b)] = policy_.sinks;
+    }
+  }
+
+  /// Forgets every token.
+  void clear() {
+    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
+    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
+    std::fill(used_.begin(), used_.end(), Index{0});
+  }
+
+  /// The keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws:
+  /// std::out_of_range
+  head_view<const T> keys(Index b) const {
+    return detail::row_of(memory_.keys(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+  }
+  head_view<const T> values(Index b) const {
+    return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+  }
+
+  /// Whether every key that a query at `position` of row b sees is still held.
+  bool holds_window(Index b, std::int64_t position) const {
+    return position <= policy_.sinks ||
+           oldest_[at(b)] <= (std::max)(std::int64_t{policy_.sinks}, position + 1 - policy_.window);
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+  static const ring_policy& checked(const ring_policy& policy, key_storage storage) {
+    constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
+    if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
+        policy.window > limit || policy.chunk > limit)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
+                                 policy.sinks, ", ", policy.window, " and ", policy.chunk));
+    if (policy.positions == ring_positions::cache && storage != key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("ring_cache: positions in the cache change with every token and need raw keys, "
+                          "got rotated ones"));
+    return policy;
+  }
+  std::size_t checked_row(Index b) const {
+    if (b < 0 || b >= batch())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
+    return at(b);
+  }
+  bool empty() const {
+    for (const std::int64_t n : seen_)
+      if (n > 0) return false;
+    return true;
+  }
+  template <class K, class V>
+  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+    memory_.check_new("ring_cache::append", k, v, counts);
+  }
+  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
+
+  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
+  template <class Write>
+  void store(Index tokens, std::span<const Index> counts, const Write& write) {
+    const Index ring = capacity() - policy_.sinks;
+    for (Index b = 0; b < batch(); ++b) {
+      const Index count = detail::count_of(b, tokens, counts);
+      const std::int64_t start = seen_[at(b)], end = start + count;
+      const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
+      for (std::int64_t i = start; i < end; ++i) {
+        if (i >= policy_.sinks && i < oldest) continue;
+        write(b, static_cast<Index>(i - start), slot(i), i);
+        position_in(b, slot(i)) = i;
+        used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
+      }
+      seen_[at(b)] = end;
+      oldest_[at(b)] = oldest;
+    }
+  }
+
+  ring_policy policy_;
+  detail::cache_memory<T> memory_;
+  key_storage storage_;
+  detail::key_rotation rotation_;
+  std::vector<std::int64_t> seen_;           // tokens of each row so far
+  std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;                  // slots of each row that were ever written
+  detail::storage<std::int64_t> positions_;  // [batch, slots]
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_RING_CACHE_HPP
+
+/// Cached keys as a query reads them: widened, and rotated if they are stored raw.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The heads of a view in the type T of the query: the memory itself where the types agree, else a copy in
+/// scratch that lasts until the next call with this User.
+template <class User, class T, class C>
+head_view<const T> widened_heads(const head_view<const C>& x) {
+  if constexpr (std::is_same_v<T, C>) {
+    return x;
+  } else {
+    const head_view<T> wide = bhsd(workspace<User, T>(x.size()), x.batch, x.heads, x.tokens, x.head_dim);
+    copy_channels(x, wide);
+    return wide;
+  }
+}
+
+/// Raw keys of one row, rotated by the position of each; a key without a position is not visible and is left
+/// out.
+template <class Layout, class User, class T, class C, class S>
+head_view<const T> rotated_heads(const head_view<const C>& k, const frequency_table<S>& table,
+                                 std::span<const std::int64_t> positions) {
+  constexpr std::int64_t none = ring_cache<C>::no_position;
+  const head_view<T> turned = bhsd(workspace<User, T>(k.size()), k.batch, k.heads, k.tokens, k.head_dim);
+  for (std::size_t first = 0; first < positions.size();) {
+    std::size_t last = first;
+    while (last < positions.size() && positions[last] != none) ++last;
+    const auto count = static_cast<Index>(last - first);
+    if (count > 0)
+      rotate_channels<Layout>(k.token_range(static_cast<Index>(first), count),
+                              turned.token_range(static_cast<Index>(first), count), table,
+                              listed_positions<std::int64_t>(positions.subspan(first, last - first), count));
+    first = last + (last < positions.size() ? 1 : 0);
+  }
+  return turned;
+}
+
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHED_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHED_OPTIONS_HPP
+#define ROPE_DETAIL_CACHED_OPTIONS_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_KV_CACHE_HPP
+#define ROPE_KV_CACHE_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// The keys and values of the tokens a decoder has already seen.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
+///
+///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
+///     cache.append(k, v);
+///     attention(q, cache.keys(), cache.values(), out);
+///
+/// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
+///
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// A token's position is one more than the largest in its row when it is appended, 0 in an empty row; `shift`
+/// changes it. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
+/// query that reads them all.
+///
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was.
+template <class T>
+class kv_cache {
+ public:
+  using value_type = T;
+
+  /// \param value_dim  channels of a value head; 0: head_dim
+  ///
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the cache exceeds the
+  /// address space
+  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
+           key_storage storage = key_storage::rotated)
+      : memory_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim),
+        rows_(batch, capacity),
+        storage_(storage) {}
+
+  Index batch() const { return memory_.batch(); }
+  Index kv_heads() const { return memory_.keys().heads; }
+  Index head_dim() const { return memory_.keys().head_dim; }
+  Index value_dim() const { return memory_.values().head_dim; }
+  /// Tokens that can be stored per row.
+  Index capacity() const { return memory_.slots(); }
+  key_storage storage() const { return storage_; }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows_.common_size("kv_cache::size"); }
+  /// Tokens stored in row b.  Throws: std::out_of_range
+  Index size(Index b) const { return rows_.size(rows_.checked("kv_cache::size", b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return rows_.positions(rows_.checked("kv_cache::positions", b));
+  }
+  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
+  /// are at `row_starts{cache.next_positions()}`.
+  std::span<const std::int64_t> next_positions() const { return rows_.next(); }
+
+  /// Copies new tokens behind the stored ones.
+  ///
+  /// \param k       [batch, tokens, kv_heads, head_dim]; for raw storage not rotated, else already rotated if
+  ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
+  ///                `append(k, v, table)` besides
+  /// \param v       [batch, tokens, kv_heads, value_dim]
+  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
+  ///          std::length_error if the tokens do not fit
+  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
+  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (!rows_.empty() && rotation_.known())
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(
+              "kv_cache::append: this cache rotates its keys, give the table, got none for keys of table ",
+              rotation_.table));
+    rotation_ = {};
+    for (Index b = 0; b < batch(); ++b)
+      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
+    rows_.append(k.tokens, counts);
+  }
+
+  /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
+  /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
+  /// cannot be exchanged under a cache unnoticed.
+  ///
+  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
+  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  template <class Layout, class K, class V, class S>
+  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
+              std::span<const Index> counts = {}) {
+    check_new(k, v, counts);
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::append: raw keys are rotated when they are read, append(k, v), got "
+                          "table ",
+                          table.fingerprint()));
+    require<Layout>(table);
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          "kv_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          table, detail::contiguous_positions{rows_.next(b)});
+    for (Index b = 0; b < batch(); ++b)
+      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
+                                             table, rows_.next(b));
+    rows_.append(k.tokens, counts);
+    rotation_ = detail::rotation_by<Layout>(table);
+  }
+
+  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
+  /// meet every table.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, class S>
+  void require(const frequency_table<S>& table) const {
+    if (!rows_.empty() && storage_ == key_storage::rotated)
+      detail::require_rotation<Layout>("kv_cache", rotation_, table);
+  }
+
+  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// difference of the two angles at each position.
+  ///
+  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+  ///
+  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
+  ///            tables are of the same pairs, over a range of positions, with exact angles
+  /// Accuracy:  that of one more rotation
+  template <class Layout, class S>
+  void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
+    if (storage_ == key_storage::raw)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache::rebase: raw keys have no angles, read them by another table, got "
+                                 "table ",
+                                 to.fingerprint()));
+    require<Layout>(from);
+    if (from.pairs() != to.pairs())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("kv_cache::rebase: both tables must have the same pairs, got ", from.pairs(),
+                                 " and ", to.pairs()));
+    if (!from.is_exact_range() || !to.is_exact_range())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(
+                     "kv_cache::rebase: the angle must be position * inv_freq in both tables, not of float "
+                     "angles or coordinates, got exact = ",
+                     from.is_exact_range(), " and ", to.is_exact_range()));
+    std::vector<phase> step = detail::steps_of(to);
+    const std::vector<phase> before = detail::steps_of(from);
+    for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+    detail::key_turn<Layout, T> turn(std::move(step), to.attention_factor() / from.attention_factor());
+    for (Index t = 0; t < capacity(); ++t)
+      for (Index b = 0; b < batch(); ++b)
+        if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
+    rotation_.table = to.fingerprint();
+  }
+
+  /// Forgets every token from `size` on: the rollback of speculative decoding.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) {
+    rows_.truncate("kv_cache::truncate", rows_.rows("kv_cache::truncate", row), size);
+  }
+
+  /// Forgets tokens [first, last); the later ones move up and keep their positions. With `shift`, which then
+  /// closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  ///
+  ///     cache.remove(keep, keep + n);  cache.shift<Layout>(keep, cache.size(), -n, table);
+  ///
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size()
+  /// Cost:    one pass over the tokens behind
+  void remove(Index first, Index last, batch_row row = every_row) {
+    const detail::row_range rows = rows_.rows("kv_cache::remove", row);
+    rows_.check_tokens("kv_cache::remove", rows, first, last);
+    for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
+      memory_.move_down(b, last, first, size(b) - last);
+    rows_.remove(rows, first, last);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, last) of raw keys: exact.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
+  ///          magnitude; std::invalid_argument if the cache stores rotated keys
+  void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
+    if (storage_ != key_storage::raw)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::shift: rotated keys are turned by a table, give it and the layout, "
+                          "got a delta of ",
+                          delta));
+    rows_.shift(checked_shift(first, last, delta, row), first, last, delta);
+  }
+
+  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  ///
+  ///     k' = R(delta) k,  without the attention_factor, which k has already
+  ///
+  /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
+  ///            the table has exact angles. A schedule that depends on length has another table at another
+  ///            length, and is refused with it
+  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+  template <class Layout, class S>
+  void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
+             batch_row row = every_row) {
+    if (storage_ == key_storage::raw) return shift(first, last, delta, row);
+    require<Layout>(table);
+    if (!table.is_exact_range())
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("kv_cache::shift: the angle must be position * inv_freq, not of float angles "
+                          "or coordinates, got exact = ",
+                          table.is_exact_range()));
+    const detail::row_range rows = checked_shift(first, last, delta, row);
+    detail::key_turn<Layout, T> turn(detail::steps_of(table), 1.0);
+    if (delta != 0)
+      for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
+        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
+    rows_.shift(rows, first, last, delta);
+  }
+
+  /// Forgets every token; the capacity stays.
+  void clear() { rows_.clear(); }
+
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
+  ///
+  /// Throws:  std::invalid_argument if rows differ in size
+  head_view<const T> keys() const {
+    return memory_.keys().token_range(0, rows_.common_size("kv_cache::keys"));
+  }
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
+  head_view<const T> values() const {
+    return memory_.values().token_range(0, rows_.common_size("kv_cache::values"));
+  }
+  /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
+  head_view<const T> keys(Index b) const { return detail::row_of(memory_.keys(), b).token_range(0, size(b)); }
+  head_view<const T> values(Index b) const {
+    return detail::row_of(memory_.values(), b).token_range(0, size(b));
+  }
+
+ private:
+  template <class K, class V>
+  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+    memory_.check_new("kv_cache::append", k, v, counts);
+    rows_.check_room("kv_cache::append", k.tokens, counts);
+  }
+
+  detail::row_range checked_shift(Index first, Index last, std::int64_t delta, batch_row row) const {
+    const detail::row_range rows = rows_.rows("kv_cache::shift", row);
+    rows_.check_tokens("kv_cache::shift", rows, first, last);
+    rows_.check_shift("kv_cache::shift", rows, first, last, delta);
+    return rows;
+  }
+
+  detail::cache_memory<T> memory_;
+  detail::cache_rows rows_;
+  key_storage storage_;
+  detail::key_rotation rotation_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_KV_CACHE_HPP
+
+/// The options of attention where a cache decides positions, and a call is made of calls for some rows and
+/// heads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_ring = false;
+template <class C>
+inline constexpr bool is_ring<ring_cache<C>> = true;
+template <class X>
+inline constexpr bool is_cache = is_ring<X>;
+template <class C>
+inline constexpr bool is_cache<kv_cache<C>> = true;
+
+/// Throws:  std::invalid_argument if the options say what the cache decides
+inline void check_cache_lists(const char* function, const attention_options& options) {
+  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+      !options.query_offsets.empty() || !options.key_offsets.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a cache has its own positions, counts and rows, the options must not list "
+                       "any"));
+  if (options.dropout != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout is for training, a cache is not, got ", options.dropout));
+}
+template <class C>
+void check_cache_options(const char* function, const kv_cache<C>& /*cache*/,
+                         const attention_options& options) {
+  check_cache_lists(function, options);
+}
+template <class C>
+void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
+  check_cache_lists(function, options);
+  const ring_policy& policy = cache.policy();
+  if (!options.causal || (options.window != 0 && options.window != policy.window) ||
+      (options.sinks != 0 && options.sinks != policy.sinks))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring_cache is causal with a window of ", policy.window, " and ",
+                       policy.sinks, " sinks, got causal = ", options.causal, ", a window of ",
+                       options.window, " and ", options.sinks, " sinks"));
+  if (options.bias || options.mask)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the keys of a ring_cache have no order that a bias or a mask could follow"));
+}
+
+/// Puts the window and the sinks of a ring into the options.
+template <class C>
+void complete_options(attention_options& /*options*/, const kv_cache<C>& /*cache*/) {}
+template <class C>
+void complete_options(attention_options& options, const ring_cache<C>& cache) {
+  options.window = cache.policy().window;
+  options.sinks = cache.policy().sinks;
+}
+
+/// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
+template <class C>
+bool counts_by_rank(const kv_cache<C>& /*cache*/) {
+  return false;
+}
+template <class C>
+bool counts_by_rank(const ring_cache<C>& cache) {
+  return cache.policy().positions == ring_positions::cache;
+}
+template <class C>
+std::int64_t rank_of(const kv_cache<C>& /*cache*/, std::int64_t position) {
+  return position;
+}
+template <class C>
+std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
+  return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
+}
+
+/// Throws:  std::invalid_argument if keys that a query at `position` sees are no longer held
+template <class C>
+void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
+                  std::int64_t /*position*/, Index /*queries*/) {}
+template <class C>
+void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
+                  Index queries) {
+  if (!cache.holds_window(b, position))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": keys that the first of ", queries,
+                       " queries sees were overwritten, the cache takes at most chunk = ",
+                       cache.policy().chunk, " queries at a time"));
+}
+
+/// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
+struct call_part {
+  Index b, all_queries, first_head, heads, queries, keys;
+};
+
+/// The entries of a matrix of scores that belong to a part of the call.
+template <class X>
+score_view<X> scores_of(score_view<X> x, const call_part& part) {
+  if (!x) return x;
+  x.data = x.at(part.b, part.first_head, 0);
+  x.batch = 1;
+  if (x.heads != 1) x.heads = part.heads;
+  if (x.queries != 1) x.queries = part.queries;
+  if (x.keys != 1) x.keys = part.keys;
+  return x;
+}
+
+/// The options of a part of the call; log_sum_exp is that of whole rows.
+inline attention_options options_of(attention_options options, const call_part& part) {
+  options.bias = scores_of(options.bias, part);
+  options.mask = scores_of(options.mask, part);
+  if (!options.sink_logits.empty())
+    options.sink_logits = options.sink_logits.subspan(static_cast<std::size_t>(part.first_head),
+                                                      static_cast<std::size_t>(part.heads));
+  if (!options.log_sum_exp.empty())
+    options.log_sum_exp =
+        options.log_sum_exp.subspan(static_cast<std::size_t>(part.b * part.all_queries * part.heads),
+                                    static_cast<std::size_t>(part.queries * part.heads));
+  return options;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHED_OPTIONS_HPP
+
+/// One call of attention with a cache: what can be wrong with it, and how each row is attended.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The positions of the newest `count` tokens of row b.
+template <class C>
+std::span<const std::int64_t> newest(const kv_cache<C>& cache, Index b, Index count) {
+  return cache.positions(b).last(static_cast<std::size_t>(count));
+}
+template <class C>
+std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
+  struct ring_queries {};
+  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
+  for (Index i = 0; i < count; ++i)
+    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  return {positions, static_cast<std::size_t>(count)};
+}
+
+/// A call of attention with a cache.
+template <class Layout, class T, class Cache, class S, class Threads>
+class cached_call {
+  using C = typename Cache::value_type;
+  static_assert(
+      can_store<T, C> && !std::is_const_v<T>,
+      "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
+      "type");
+  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+
+ public:
+  cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
+              const frequency_table<S>* table, const attention_options& options,
+              std::span<const Index> counts, const Threads& threads)
+      : q_(q),
+        cache_(cache),
+        out_(out),
+        table_(table),
+        options_(options),
+        counts_(counts),
+        threads_(threads) {
+    check();
+    complete_options(options_, cache);
+  }
+
+  void run() {
+    if (attend_together()) return;
+    for (Index b = 0; b < cache_.batch(); ++b) {
+      const Index count = count_of(b, q_.tokens, counts_);
+      for (Index t = count; t < out_.tokens; ++t)
+        for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
+      if (!options_.log_sum_exp.empty())
+        std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
+                    (q_.tokens - count) * q_.heads, attention_options::no_keys);
+      if (count == 0) continue;
+      const head_view<const T> q = row_of(q_, b).token_range(0, count);
+      const head_view<T> out = row_of(out_, b).token_range(0, count);
+      const std::span<const std::int64_t> positions = newest(cache_, b, count);
+      if (counts_by_rank(cache_))
+        attend_by_rank(b, q, out, positions);
+      else
+        attend(b, rotated(q, positions), out, positions);
+    }
+  }
+
+ private:
+  struct rotated_queries {};
+  struct read_keys {};
+  struct read_values {};
+
+  bool raw() const { return cache_.storage() == key_storage::raw; }
+
+  void check() {
+    check_view("attention", q_);
+    check_view("attention", out_);
+    const auto require = [](bool holds, const char* rule, Index got, Index of) {
+      if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+    };
+    require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
+    require(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    check_counts("attention", counts_, q_.batch, q_.tokens);
+    check_cache_options("attention", cache_, options_);
+    if (table_ == nullptr && raw())
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: this cache stores raw keys, give the layout and the table"));
+    if constexpr (rotates) cache_.template require<Layout>(*table_);
+    Index largest = 0;
+    for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
+    check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
+    attention_options plain;
+    for (Index b = 0; b < q_.batch; ++b) {
+      const Index count = count_of(b, q_.tokens, counts_);
+      checked_attention<T>(row_of(q_, b), shape_of(cache_.keys(b)), shape_of(cache_.values(b)),
+                           row_of(out_, b), plain);
+      require(count <= cache_.size(b), "queries must be appended before they attend; q.tokens and size are",
+              count, cache_.size(b));
+      if (count > 0) check_row(b, count);
+    }
+  }
+
+  /// The shape of a view of the cache in the type of the query; never read.
+  static head_view<const T> shape_of(const head_view<const C>& x) {
+    return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
+  }
+
+  void check_row(Index b, Index count) const {
+    const std::span<const std::int64_t> positions = newest(cache_, b, count);
+    check_window("attention", cache_, b, positions.front(), count);
+    if constexpr (rotates) {
+      position_range read;
+      if (counts_by_rank(cache_)) {
+        read.include(0);
+        read.include(rank_of(cache_, positions.back()));
+      } else {
+        for (const std::int64_t position : positions) read.include(position);
+        if (raw())
+          for (const std::int64_t position : cache_.positions(b))
+            if (position != ring_cache<C>::no_position) read.include(position);
+      }
+      check_rotation<Layout>("attention", row_of(q_, b), *table_, known_range{read});
+    }
+  }
+
+  head_view<const T> rotated(const head_view<const T>& q, std::span<const std::int64_t> positions) const {
+    if constexpr (!rotates) {
+      return q;
+    } else {
+      const head_view<T> turned =
+          bhsd(workspace<rotated_queries, T>(q.size()), 1, q.heads, q.tokens, q.head_dim);
+      rotate_all<Layout, false>(q, turned, *table_, listed_positions<std::int64_t>(positions, q.tokens));
+      return turned;
+    }
+  }
+
+  /// The whole batch in one call, where its keys can be read as they are and are at positions 0, 1, 2, ...
+  bool attend_together() const {
+    if constexpr (is_ring<Cache> || !std::is_same_v<T, C>) {
+      return false;
+    } else {
+      if (raw() || !counts_.empty() || q_.batch == 0) return false;
+      const Index size = cache_.size(0);
+      for (Index b = 0; b < q_.batch; ++b)
+        if (cache_.size(b) != size || !counted(cache_.positions(b))) return false;
+      head_view<const T> q = q_;
+      if constexpr (rotates) {
+        const head_view<T> turned =
+            bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+        rotate_all<Layout, false>(q, turned, *table_, contiguous_positions{size - q.tokens}, threads_);
+        q = turned;
+      }
+      attention(q, cache_.keys(), cache_.values(), out_, options_, threads_);
+      return true;
+    }
+  }
+
+  /// Attention of one row, where keys must be made ready head by head, so that the copy of one head stays in
+  /// the processor's cache.
+  void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
+              std::span<const std::int64_t> positions) const {
+    const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+    const bool ready = std::is_same_v<T, C> && !raw();
+    const Index group = k.heads == 0 ? 0 : q.heads / k.heads;
+    const Index step = heads_at_once(ready);
+    for (Index h = 0; h < k.heads; h += step) {
+      attention_options options =
+          options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, k.tokens});
+      options.query_positions = positions;
+      options.key_positions = cache_.positions(b);
+      attention(q.head_range(h * group, step * group), ready_keys(k.head_range(h, step), b),
+                widened_heads<read_values, T>(v.head_range(h, step)), out.head_range(h * group, step * group),
+                options, threads_);
+    }
+  }
+
+  head_view<const T> ready_keys(const head_view<const C>& k, Index b) const {
+    if constexpr (rotates)
+      if (raw()) return rotated_heads<Layout, read_keys, T>(k, *table_, cache_.positions(b));
+    return widened_heads<read_keys, T>(k);
+  }
+
+  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
+  void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
+                      std::span<const std::int64_t> positions) const {
+    if constexpr (is_ring<Cache> && rotates) {
+      const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
+      const Index sinks = cache_.policy().sinks, slots = all_k.tokens;
+      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once(false);
+      for (Index i = 0; i < q.tokens; ++i) {
+        const std::int64_t position = positions[static_cast<std::size_t>(i)];
+        const std::int64_t rank = rank_of(cache_, position);
+        const auto keys = static_cast<Index>(rank + 1);
+        const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
+        for (Index h = 0; h < all_k.heads; h += step) {
+          const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);
+          const head_view<T> near_keys =
+              bhsd(workspace<read_keys, T>(keys * step * k.head_dim), 1, step, keys, k.head_dim);
+          const head_view<T> near_values =
+              bhsd(workspace<read_values, T>(keys * step * v.head_dim), 1, step, keys, v.head_dim);
+          for (Index r = 0; r < keys;) {
+            // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+            const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
+            const Index end = slot < sinks ? sinks : slots, count = (std::min)(keys - r, end - slot);
+            rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
+                                    contiguous_positions{r});
+            copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
+            r += count;
+          }
+          attention_options options =
+              options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, keys});
+          if (!options.log_sum_exp.empty())
+            options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * q.heads),
+                                                              static_cast<std::size_t>(q.heads));
+          options.causal = false;
+          options.window = 0;
+          options.sinks = 0;
+          attention(turned.head_range(h * group, step * group), near_keys, near_values,
+                    out.token_range(i, 1).head_range(h * group, step * group), options, threads_);
+        }
+      }
+    }
+  }
+
+  /// Key heads of one inner call: all, where keys are ready or sums are asked for, which lie head beside
+  /// head; else one, so that its copy stays in the processor's cache.
+  Index heads_at_once(bool ready) const {
+    return ready || !options_.log_sum_exp.empty() ? (std::max)(Index{1}, cache_.kv_heads()) : Index{1};
+  }
+
+  head_view<const T> q_;
+  const Cache& cache_;
+  head_view<T> out_;
+  const frequency_table<S>* table_;
+  attention_options options_;
+  std::span<const Index> counts_;
+  const Threads& threads_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHED_CALL_HPP
+
+/// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
+///
+///     cache.append(k, v);
+///     attention(q, cache, out);
+///
+/// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
+/// + i. A key is visible by its position: `causal` where it is not after the query's, `window` by the
+/// difference of the two. A ring_cache brings its own window and sinks.
+///
+/// \param q       [batch, tokens, q.heads, head_dim]
+/// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
+///                values are widened
+/// \param out     [batch, tokens, q.heads, value_dim]
+/// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
+///                are written for the rest
+///
+/// Requires:  out shares no element with q unless it is the same view
+/// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
+///            of range, the cache stores raw keys, or a ring has overwritten keys that a query sees; out is
+///            then unchanged
+/// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
+/// Cost:      that of attention, of one row at a time; a copy of the keys and values of one head at a time
+///            where they are widened or rotated, and of those that a query sees where they are not at
+///            contiguous positions. No allocation once a call of the same size has been made on the thread
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
+               std::span<const Index> counts = {}, const Threads& threads = {}) {
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout rotates by a table; give one, or leave the layout out");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
+                                                                        counts, threads)
+      .run();
+}
+
+/// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
+/// positions.
+///
+///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
+///     attention<Layout>(q, cache, out, table);
+///
+/// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
+///               sinks + window - 1
+///
+/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
+///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
+///          unchanged
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S,
+          class Threads = this_thread>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
+               const attention_options& options = {}, std::span<const Index> counts = {},
+               const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHED_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DESCRIBE_HPP
 #define ROPE_DESCRIBE_HPP
@@ -5967,6 +8663,13 @@ struct given_entries {
     return table;
   }
 
+  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
+  /// whatever their range of positions.
+  template <class S>
+  static void identify(frequency_table<S>& table, std::uint64_t rule) {
+    table.fingerprint_ = mix(rule, 3);
+  }
+
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(Eigen::ArrayXd::Zero(pairs), attention_factor);
@@ -6341,6 +9044,341 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 
 #endif  // ROPE_GIVEN_TABLE_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_GRADIENT_HPP
+#define ROPE_GRADIENT_HPP
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
+/// and a + ib, conj(x) g has two parts:
+///
+///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
+///     across   u b - v a      how the loss changes with the pair's angle
+///
+/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
+/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+///
+/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+enum class part { along, across };
+
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G>
+void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
+               double* sums) {
+  for (Index h = 0; h < x.heads; ++h) {
+    const X* value = x.at(b, t, h);
+    const G* gradient = d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+    }
+  }
+}
+
+template <class X, class G>
+Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+}
+
+/// Everything that can be wrong with a pair of heads and their gradient.
+template <class Layout, class X, class G, class S, class Source>
+void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+                    const frequency_table<S>& table, const Source& positions) {
+  check_rotation<Layout>(function, x, table, positions);
+  check_view(function, d_x);
+  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
+                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
+                       d_x.head_dim, "]"));
+}
+
+/// Given entries do not say which frequencies and positions they come from.
+template <class S>
+void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
+  if (table.is_given())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the table must be made from frequencies, got one of given entries: use "
+                       "angle_gradient or table_gradient"));
+}
+
+/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
+template <class Layout, part which, class X, class G, class Threads>
+Eigen::ArrayXXd sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              const Threads& threads) {
+  Eigen::ArrayXXd sums = Eigen::ArrayXXd::Zero(pairs, x.batch * x.tokens);
+  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
+                               sums.data() + token * pairs);
+  });
+  return sums;
+}
+
+/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
+/// [rows, n].
+template <class S, class Source>
+Eigen::ArrayXXd sums_by_row(const Eigen::ArrayXXd& by_token, Index tokens, const frequency_table<S>& table,
+                            const Source& positions) {
+  Eigen::ArrayXXd by_row = Eigen::ArrayXXd::Zero(table.rows(), by_token.rows());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
+        by_token.col(token).transpose();
+  return by_row;
+}
+
+/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
+/// columns]. weight(b, t, column).
+template <class Layout, part which, class X, class G, class Threads, class Weight>
+Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              Index columns, const Threads& threads, const Weight& weight) {
+  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  constexpr Index most_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  std::vector<Eigen::ArrayXXd> partial(static_cast<std::size_t>(pieces));
+  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    Eigen::ArrayXd sums(pairs);
+    for (Index piece = first; piece < last; ++piece) {
+      Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
+      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+        const Index b = token / x.tokens, t = token % x.tokens;
+        sums.setZero();
+        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+      }
+      partial[static_cast<std::size_t>(piece)] = std::move(total);
+    }
+  });
+  Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
+  for (const Eigen::ArrayXXd& sums : partial) total += sums;
+  return total;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GRADIENT_KERNEL_HPP
+
+/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
+///
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
+///     given
+///
+///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
+///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+///
+/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
+/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
+/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
+/// x.head_range(h, 1).
+///
+/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                   \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                            \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name              \
+                     "<half_split>(...)");                                                                  \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                 \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)"); \
+  static_assert(position_form<P>,                                                                           \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");           \
+  static_assert(                                                                                            \
+      parallel_executor<Threads>, name                                                                      \
+      ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, body)")
+
+/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
+/// heads before.
+///
+///     a' = cos(p)[i] a + sin(p)[i] b
+///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
+///     pairs)
+///
+/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate`.
+///
+/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
+///          factor in the same way
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+                     const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradient is read-only; give (d_y, d_x, table)");
+  detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
+                                          detail::way_back::transpose);
+}
+
+/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+///
+/// Requires:  d_x is d_y, or shares no element with it
+template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
+                     const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient: d_x must be writable");
+  static_assert(std::is_same_v<std::remove_const_t<G>, T>,
+                "rotate_gradient: d_y and d_x have the same channel type");
+  detail::rotate_checked<Layout, true, T>("rotate_gradient", d_y, d_x, table, positions, threads,
+                                          detail::way_back::transpose);
+}
+
+/// The gradients by queries and keys, in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(const std::pair<head_view<T>, head_view<T>>& d_q_and_d_k,
+                     const frequency_table<S>& table, const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradients must be writable");
+  detail::rotate_pair<Layout, true>("rotate_gradient", d_q_and_d_k.first, d_q_and_d_k.second, table,
+                                    positions, threads, detail::way_back::transpose);
+}
+
+/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+///
+///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
+///
+/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
+/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  table, positions, threads  as in `rotate`
+///
+/// Returns:   [table.rows(), pairs]
+/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Cost:      one read of x and d_x, and pairs doubles per token
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+Eigen::ArrayXXd angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                               const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
+  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, table, source);
+}
+
+/// The gradient by inv_freq: what learned frequencies are trained by.
+///
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
+///     a
+///
+/// Parameters and accuracy are those of `angle_gradient`.
+///
+/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
+/// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                  const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", table);
+  const Eigen::ArrayXXd& coordinates = table.coordinates();
+  return detail::weighted_sums<Layout, part::across>(
+      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = source(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
+/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+///
+///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
+///
+/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+///
+/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+Eigen::ArrayXXd coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                    const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const Eigen::ArrayXXd d_angle =
+      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  const Eigen::ArrayXXd by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, table, source);
+}
+
+/// The gradient by the entries of a table.
+struct cos_sin_gradient {
+  Eigen::ArrayXXd cos, sin;  // [rows, pairs]
+};
+
+/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
+/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+///
+///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
+///     d_sin(r, i) = sum over the same of                                       u b - v a
+///
+/// \param  x    [batch, tokens, heads, head_dim], before the rotation
+/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+///
+/// Other parameters, errors and accuracy are those of `angle_gradient`.
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+                                const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_y;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
+  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
+  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, table, source),
+          detail::sums_by_row(across, x.tokens, table, source)};
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_GRADIENT_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_GRID_POSITIONS_HPP
 #define ROPE_GRID_POSITIONS_HPP
 
@@ -6356,8 +9394,8 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is a plain Eigen array: a shift or scale of one axis is `coordinates.col(axis) +=
-/// shift`, and DINOv3's training augmentations are such an expression too.
+/// What a builder returns is a plain Eigen array: `coordinates.col(axis) += shift` moves it along one axis,
+/// and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6460,8 +9498,9 @@ Eigen::ArrayXXd grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
 ///
-/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if the table's grid is
-/// smaller Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
+/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
+///          too short
+/// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
   if (extents.size() != table_extents.size())
@@ -8564,263 +11603,6 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 
 #endif  // ROPE_IMPORT_HUGGING_FACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_KV_CACHE_HPP
-#define ROPE_KV_CACHE_HPP
-
-#include <algorithm>  // std::copy_n, std::max
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-#include <vector>
-
-
-/// The keys and values of the tokens a decoder has already seen.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// An address that is the same for one layout and different for two.
-template <class Layout>
-const void* layout_identity() {
-  static const char identity = 0;
-  return &identity;
-}
-
-}  // namespace detail
-
-/// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
-///
-///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
-///     cache.append(k, v);
-///     attention(q, cache.keys(), cache.values(), out);
-///
-/// or, with the rotation checked by the cache, `cache.append<Layout>(k, v, table)` and, before the query is
-/// rotated, `cache.require<Layout>(table)`. The position of a cached token is its index. Memory is [batch,
-/// kv_heads, capacity, head_dim], so the keys of one head are contiguous for a query that reads them all.
-///
-/// \tparam T  a channel type
-///
-/// Invariant: tokens [0, size()) are written, the rest is indeterminate and never visible.
-template <class T>
-class kv_cache {
-  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-
- public:
-  /// \param value_dim  channels of a value head; 0: head_dim
-  ///
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the cache exceeds the
-  /// address space
-  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0)
-      : batch_(batch),
-        capacity_(capacity),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim == 0 ? head_dim : value_dim),
-        keys_(checked_size(head_dim_)),
-        values_(checked_size(value_dim_)) {}
-
-  /// Tokens stored per row.
-  Index size() const { return size_; }
-  /// Tokens that can be stored per row.
-  Index capacity() const { return capacity_; }
-
-  /// Copies new tokens behind the stored ones.
-  ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], already rotated if the model rotates keys; the cache
-  /// cannot know by
-  ///           which table, so it takes no keys through `append(k, v, table)` besides
-  /// \param v  [batch, tokens, kv_heads, value_dim]
-  ///
-  /// Throws:  std::invalid_argument if a shape differs from the cache's, std::length_error if the tokens do
-  /// not fit;
-  ///          the cache is then unchanged
-  template <class K, class V>
-  void append(head_view<K> k, head_view<V> v) {
-    check_new(k, v);
-    if (size_ > 0 && rotation_ != rotation{})
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(
-              "kv_cache::append: this cache rotates its keys, give the table, got none for keys of table ",
-              rotation_.table));
-    rotation_ = {};
-    copy(k, keys_.data(), head_dim_);
-    copy(v, values_.data(), value_dim_);
-    size_ += k.tokens;
-  }
-
-  /// Rotates copies of new keys by the positions they are stored at, and appends them. The cache then belongs
-  /// to this layout and to tables that rotate like this one: a schedule that depends on length (dynamic NTK,
-  /// LongRoPE) cannot be exchanged under a cache unnoticed.
-  ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
-  ///
-  /// Throws:  as above; std::invalid_argument if the cache holds keys of another table or layout, or keys
-  /// whose table is
-  ///          not known; std::out_of_range if a position is outside the table; the cache is then unchanged
-  template <class Layout, class K, class V, class S>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table) {
-    check_new(k, v);
-    require<Layout>(table);
-    const detail::contiguous_positions positions = {size_};
-    detail::check_rotation<Layout>("kv_cache::append", k, table, positions);
-    detail::rotate_all<Layout, false, T>(k, all_keys().token_range(size_, k.tokens), table, positions);
-    copy(v, values_.data(), value_dim_);
-    size_ += k.tokens;
-    rotation_ = {table.fingerprint(), detail::layout_identity<Layout>()};
-  }
-
-  /// Checks that the stored keys were rotated in this layout by a table that rotates like this one.
-  ///
-  /// Throws:  std::invalid_argument
-  template <class Layout, class S>
-  void require(const frequency_table<S>& table) const {
-    if (size_ > 0 && rotation_ != rotation{table.fingerprint(), detail::layout_identity<Layout>()})
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     "kv_cache: keys must meet the layout and the table they were rotated by, got table ",
-                     table.fingerprint(), " for keys of table ", rotation_.table));
-  }
-
-  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
-  /// difference of the two angles at each position.
-  ///
-  ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
-  ///
-  /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  /// tables are of
-  ///            the same pairs, over a range of positions, with exact angles; the cache is then unchanged
-  /// Accuracy:  that of one more rotation
-  template <class Layout, class S>
-  void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
-    require<Layout>(from);
-    if (from.pairs() != to.pairs())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::rebase: both tables must have the same pairs, got ", from.pairs(),
-                                 " and ", to.pairs()));
-    if (!from.is_exact_range() || !to.is_exact_range())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     "kv_cache::rebase: the angle must be position * inv_freq in both tables, not of float "
-                     "angles or coordinates, got exact = ",
-                     from.is_exact_range(), " and ", to.is_exact_range()));
-    const Index pairs = to.pairs();
-    std::vector<phase> step(static_cast<std::size_t>(pairs)), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i)
-      step[i] = phase_of(to.inv_freq()(static_cast<Index>(i), 0)) +
-                -phase_of(from.inv_freq()(static_cast<Index>(i), 0));
-    detail::storage<S> row(2 * step.size());
-    const head_view<T> keys = all_keys();
-    for (Index t = 0; t < size_; ++t) {
-      detail::write_table_row(now.data(), pairs, to.attention_factor() / from.attention_factor(), row.data(),
-                              row.data() + pairs);
-      for (Index b = 0; b < batch_; ++b)
-        detail::rotate_token<Layout>(detail::token_heads<T>{keys.at(b, t, 0), keys.at(b, t, 0), heads_,
-                                                            keys.head_stride, keys.head_stride},
-                                     detail::table_row<S, false>{row.data(), row.data() + pairs, pairs, S(1)},
-                                     0);
-      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
-    }
-    rotation_.table = to.fingerprint();
-  }
-
-  /// Forgets every token from `size` on: the rollback of speculative decoding.
-  ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); the cache is then unchanged
-  void truncate(Index size) {
-    if (size < 0 || size > size_)
-      ROPE_THROW(std::out_of_range,
-                 detail::message("kv_cache::truncate: size must be in [0, ", size_, "], got ", size));
-    size_ = size;
-  }
-
-  /// Forgets every token; the capacity stays.
-  void clear() { size_ = 0; }
-
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
-  head_view<const T> keys() const { return view(keys_.data(), head_dim_).token_range(0, size_); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  head_view<const T> values() const { return view(values_.data(), value_dim_).token_range(0, size_); }
-
- private:
-  head_view<const T> view(const T* data, Index head_dim) const {
-    return bhsd(data, batch_, heads_, capacity_, head_dim);
-  }
-
-  head_view<T> all_keys() { return bhsd(keys_.data(), batch_, heads_, capacity_, head_dim_); }
-
-  template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v) const {
-    static_assert(std::is_same_v<std::remove_const_t<K>, T> && std::is_same_v<std::remove_const_t<V>, T>,
-                  "kv_cache::append: k and v have the channel type of the cache");
-    check_shape("k", k, head_dim_);
-    check_shape("v", v, value_dim_);
-    if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::append: k and v must have the same tokens, got ", k.tokens,
-                                 " and ", v.tokens));
-    if (k.tokens > capacity_ - size_)
-      ROPE_THROW(std::length_error,
-                 detail::message("kv_cache::append: ", k.tokens, " tokens do not fit, the cache holds ",
-                                 size_, " of ", capacity_));
-  }
-
-  template <class X>
-  void check_shape(const char* name, const head_view<X>& x, Index head_dim) const {
-    detail::check_view("kv_cache::append", x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::append: ", name, " must be [", batch_, ", tokens, ", heads_, ", ",
-                                 head_dim, "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ",
-                                 x.head_dim, "]"));
-  }
-
-  template <class X>
-  void copy(const head_view<X>& x, T* memory, Index head_dim) const {
-    const head_view<T> to = bhsd(memory, batch_, heads_, capacity_, head_dim);
-    for (Index b = 0; b < batch_; ++b)
-      for (Index h = 0; h < heads_; ++h)
-        for (Index t = 0; t < x.tokens; ++t) std::copy_n(x.at(b, t, h), head_dim, to.at(b, size_ + t, h));
-  }
-
-  std::size_t checked_size(Index head_dim) const {
-    Index size = Index(sizeof(T));
-    for (const Index extent : {batch_, capacity_, heads_, head_dim}) {
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument,
-                   detail::message("kv_cache: extents must not be negative, got [", batch_, ", ", capacity_,
-                                   ", ", heads_, ", ", head_dim, "]"));
-      // Strides are products of extents even where another one is zero.
-      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, detail::message("kv_cache: [", batch_, ", ", capacity_, ", ", heads_,
-                                                      ", ", head_dim, "] exceeds the address space"));
-      size *= (std::max)(extent, Index{1});
-    }
-    const bool empty = batch_ == 0 || capacity_ == 0 || heads_ == 0 || head_dim == 0;
-    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
-  }
-
-  /// How the stored keys were rotated; nothing for keys that came rotated.
-  struct rotation {
-    std::uint64_t table = 0;
-    const void* layout = nullptr;
-    friend bool operator==(const rotation&, const rotation&) = default;
-  };
-
-  Index batch_, capacity_, heads_, head_dim_, value_dim_;
-  Index size_ = 0;
-  rotation rotation_;
-  detail::storage<T> keys_;    // [batch, heads, capacity, head_dim]
-  detail::storage<T> values_;  // [batch, heads, capacity, value_dim]
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_KV_CACHE_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODEL_AXES_HPP
 #define ROPE_MODEL_AXES_HPP
 
@@ -8962,6 +11744,969 @@ class model_tables {
 }  // namespace rope
 
 #endif  // ROPE_MODEL_TABLES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MULTI_HEAD_ATTENTION_HPP
+#define ROPE_MULTI_HEAD_ATTENTION_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHE_STEP_HPP
+#define ROPE_DETAIL_CACHE_STEP_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MULTI_HEAD_WEIGHTS_HPP
+#define ROPE_MULTI_HEAD_WEIGHTS_HPP
+
+#include <type_traits>
+
+
+/// The parameters of an attention block, as checkpoints store them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// y = x W^T + b on rows of tokens. Owns nothing.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+struct projection {
+  using scalar = std::remove_const_t<T>;
+  using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
+  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
+
+  /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
+  /// Face.
+  weight_map weight{nullptr, 0, 0};
+  /// b [out_features], or empty.
+  bias_map bias{nullptr, 0};
+
+  projection() = default;
+  projection(weight_map w) : weight(w) {}
+  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  /// \param w  [out_features, in_features]
+  /// \param b  [out_features] or null
+  projection(T* w, Index out_features, Index in_features, T* b = nullptr)
+      : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
+};
+
+/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
+///
+/// \tparam T  const float or const double for the weights, float or double for the gradients by them
+template <class T>
+struct multi_head_parameters {
+  using norm_map = typename projection<T>::bias_map;
+
+  projection<T> q = {};  // [heads * head_dim, model_dim]
+  projection<T> k = {};  // [kv_heads * head_dim, context_dim]
+  projection<T> v = {};  // [kv_heads * value_dim, context_dim]
+  projection<T> o = {};  // [out_dim, heads * value_dim]
+  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
+  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
+};
+
+template <class T>
+using multi_head_weights = multi_head_parameters<const T>;
+
+/// What a block does with its weights.
+struct multi_head_options {
+  Index heads = 1;
+  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
+  Index kv_heads = 0;
+  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
+  double norm_epsilon = 1e-6;
+  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
+  double norm_offset = 0;
+  attention_options attention = {};
+};
+
+/// The sizes of a block.
+struct multi_head_shape {
+  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
+};
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if weights and options do not fit each other
+template <class T>
+multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
+  const auto require = [](bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  };
+  const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
+  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
+          heads, kv_heads);
+  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
+              v_rows = weights.v.weight.rows();
+  require(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  const Index head_dim = q_rows / heads;
+  require(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
+          kv_heads * head_dim);
+  require(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
+          kv_heads);
+  const Index value_dim = v_rows / kv_heads;
+  require(weights.k.weight.cols() == weights.v.weight.cols(),
+          "the k and v weights must have the same columns", weights.k.weight.cols(), weights.v.weight.cols());
+  require(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
+          weights.o.weight.cols(), heads * value_dim);
+  const auto bias = [&](const projection<T>& of, const char* rule) {
+    require(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
+            of.weight.rows());
+  };
+  bias(weights.q, "the q bias must be empty or have the rows of its weight");
+  bias(weights.k, "the k bias must be empty or have the rows of its weight");
+  bias(weights.v, "the v bias must be empty or have the rows of its weight");
+  bias(weights.o, "the o bias must be empty or have the rows of its weight");
+  require(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+          "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+  require(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+          "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+  if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
+                       "finite, got ",
+                       options.norm_epsilon, " and ", options.norm_offset));
+  return {weights.q.weight.cols(),
+          weights.k.weight.cols(),
+          weights.o.weight.rows(),
+          heads,
+          kv_heads,
+          head_dim,
+          value_dim};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MULTI_HEAD_WEIGHTS_HPP
+
+/// One step of a decoder, appending and attending: what would fail in its second half is found before the
+/// first.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The most tokens that are appended before they attend.
+template <class C>
+Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
+  return (std::max)(Index{1}, tokens);
+}
+template <class C>
+Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
+  return cache.policy().chunk;
+}
+
+/// The positions that the step reads from the table for row b.
+template <class C>
+position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
+  read.include(next);
+  read.include(advance(next, count - 1));
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b)) read.include(position);
+  return read;
+}
+template <class C>
+position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
+  if (cache.policy().positions == ring_positions::cache) {
+    read.include(0);
+    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    return read;
+  }
+  read.include(last);
+  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b))
+      if (position != ring_cache<C>::no_position) read.include(position);
+  return read;
+}
+
+/// Throws:  what append and attention would for `tokens` new tokens per row of a block with this shape, but
+/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
+template <class Layout, class Cache, class S>
+void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
+                Index tokens, const frequency_table<S>* table, std::span<const Index> counts) {
+  const char* function = "multi_head_attention";
+  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
+      cache.value_dim() != shape.value_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
+                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
+                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+  check_counts(function, counts, cache.batch(), tokens);
+  check_cache_options(function, cache, options);
+  Index keys = 0;
+  for (Index b = 0; b < cache.batch(); ++b)
+    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  if (table == nullptr) {
+    if (cache.storage() == key_storage::raw)
+      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+    return;
+  }
+  if constexpr (pair_layout<Layout>) {
+    cache.template require<Layout>(*table);
+    for (Index b = 0; b < cache.batch(); ++b) {
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      const head_view<const float> q = bshd(static_cast<const float*>(nullptr), 1, count, 1, shape.head_dim);
+      check_rotation<Layout>(function, q, *table, known_range{positions_read(cache, b, count)});
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHE_STEP_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_HEAD_NORM_HPP
+#define ROPE_DETAIL_HEAD_NORM_HPP
+
+#include <cmath>
+
+
+/// The root-mean-square norm that some models put on every head of q and k before the rotation.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+///
+/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4; Qwen 3 has offset 0, Gemma 3 offset 1
+template <class T>
+struct head_norm {
+  const T* weight;  // [head_dim], null: no norm
+  double epsilon;
+  double offset;
+
+  using channels = Eigen::Array<T, Eigen::Dynamic, 1>;
+
+  auto gain(Index head_dim) const {
+    return Eigen::Map<const channels>(weight, head_dim) + static_cast<T>(offset);
+  }
+  T inverse_rms(const Eigen::Map<const channels>& x) const {
+    return 1 / std::sqrt(x.square().mean() + static_cast<T>(epsilon));
+  }
+
+  /// Every head of x into y, of the same shape; y may be x.
+  void apply(const head_view<const T>& x, const head_view<T>& y) const {
+    if (weight == nullptr) return;
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index t = 0; t < x.tokens; ++t)
+        for (Index h = 0; h < x.heads; ++h) {
+          const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
+          Eigen::Map<channels>(y.at(b, t, h), x.head_dim) = in * inverse_rms(in) * gain(x.head_dim);
+        }
+  }
+
+  /// Replaces the gradient d by y with that by x, and adds that by the weight to d_weight where it is given:
+  ///
+  ///     d_x = (g d - x mean(x g d) / rms^2) / rms,   d_weight = sum over heads of d x / rms
+  void apply_gradient(const head_view<const T>& x, const head_view<T>& d, T* d_weight) const {
+    if (weight == nullptr) return;
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index t = 0; t < x.tokens; ++t)
+        for (Index h = 0; h < x.heads; ++h) {
+          const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
+          Eigen::Map<channels> gradient(d.at(b, t, h), x.head_dim);
+          const T r = inverse_rms(in);
+          if (d_weight != nullptr) Eigen::Map<channels>(d_weight, x.head_dim) += gradient * in * r;
+          const T along = (in * gain(x.head_dim) * gradient).mean() * r * r;
+          gradient = (gain(x.head_dim) * gradient - in * along) * r;
+        }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_HEAD_NORM_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_MULTI_HEAD_PASS_HPP
+#define ROPE_DETAIL_MULTI_HEAD_PASS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+
+/// The steps of an attention block that its forward and its backward pass share.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T>
+using token_rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+/// Tokens [batch * tokens, dim] as a caller gives them: a row-major matrix, map or block, not copied.
+template <class T>
+using token_ref = Eigen::Ref<const token_rows<T>, 0, Eigen::OuterStride<>>;
+template <class T>
+using writable_token_ref = Eigen::Ref<token_rows<T>, 0, Eigen::OuterStride<>>;
+
+/// y = x W^T + b.
+template <class X, class W, class Y>
+void project(const X& x, const projection<W>& by, Y&& y) {
+  y.noalias() = x * by.weight.transpose();
+  if (by.bias.size() > 0) y.rowwise() += by.bias;
+}
+
+/// Scratch [rows, cols] of one purpose; valid until the next call for the same purpose on the thread.
+template <class Purpose, class T>
+Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
+  return {workspace<Purpose, T>(rows * cols), rows, cols};
+}
+
+/// A block in pieces, each with scratch of its own.
+template <class T>
+struct block_pass {
+  const multi_head_weights<T>& weights;
+  const multi_head_options& options;
+  const multi_head_shape& shape;
+
+  static void require(bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  }
+  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  template <class Out>
+  void check(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    require(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
+    require(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
+            context.cols(), shape.context_dim);
+    require(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    require(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+  }
+  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
+    require(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+            "the rows of x must be batch * tokens", x.rows(), batch);
+    return batch == 0 ? 0 : x.rows() / batch;
+  }
+  /// What can be wrong with positions, before the first product.
+  template <class Rotation>
+  void check_positions(const Rotation& rotation, Index batch, Index queries, Index keys) const {
+    const head_view<T> q = bshd(static_cast<T*>(nullptr), batch, queries, shape.heads, shape.head_dim);
+    const head_view<T> k = bshd(static_cast<T*>(nullptr), batch, keys, shape.kv_heads, shape.head_dim);
+    rotation.check(q, k);
+  }
+
+  /// [batch, rows / batch, heads, head_dim] in scratch.
+  template <class Purpose>
+  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
+    return bshd(scratch_rows<Purpose, T>(rows, heads * head_dim).data(), batch, batch == 0 ? 0 : rows / batch,
+                heads, head_dim);
+  }
+  template <class Purpose>
+  head_view<T> projected(const token_ref<T>& x, Index batch, const projection<const T>& by,
+                         Index heads) const {
+    auto rows = scratch_rows<Purpose, T>(x.rows(), by.weight.rows());
+    project(x, by, rows);
+    return bshd(rows.data(), batch, batch == 0 ? 0 : x.rows() / batch, heads, by.weight.rows() / heads);
+  }
+  head_norm<T> q_norm() const { return norm(weights.q_norm); }
+  head_norm<T> k_norm() const { return norm(weights.k_norm); }
+
+ private:
+  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
+    return {weight.size() == 0 ? nullptr : weight.data(), options.norm_epsilon, options.norm_offset};
+  }
+};
+
+/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+template <class T>
+Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
+  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
+}
+
+/// Whether positions fall into segments that must not see each other.
+template <class P>
+inline constexpr bool is_segmented = false;
+template <class I>
+inline constexpr bool is_segmented<segments<I>> = true;
+
+/// Queries and keys that are not rotated.
+struct block_without_rotation {
+  template <class T>
+  void check(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+  template <class T>
+  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+  template <class T>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/) const {}
+
+  /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
+  Index segment_count() const { return 1; }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+};
+
+/// Queries and keys that are rotated by one table, at positions of their own.
+template <class Layout, class S, class PQ, class PK>
+struct block_rotation {
+  const frequency_table<S>& table;
+  const PQ& query_positions;
+  const PK& key_positions;
+
+  static_assert(pair_layout<Layout>,
+                "multi_head_attention: name the pairing of the channels to rotate, "
+                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+  static_assert(
+      position_form<PQ> && position_form<PK>,
+      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  static_assert(is_segmented<PQ> == is_segmented<PK>,
+                "multi_head_attention: queries and keys are both in segments or neither is");
+
+  template <class T>
+  void check(const head_view<T>& q, const head_view<T>& k) const {
+    check_rotation<Layout>("multi_head_attention", q, table, position_source(query_positions, q.tokens));
+    check_rotation<Layout>("multi_head_attention", k, table, position_source(key_positions, k.tokens));
+    if constexpr (is_segmented<PQ>)
+      if (query_positions.offsets.size() != key_positions.offsets.size())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: queries and keys must have the same segments, got ",
+                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  template <class T>
+  void apply(const head_view<T>& q, const head_view<T>& k) const {
+    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens));
+    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens));
+  }
+  template <class T>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k) const {
+    rotate_gradient<Layout>(d_q, table, query_positions);
+    rotate_gradient<Layout>(d_k, table, key_positions);
+  }
+
+  Index segment_count() const {
+    if constexpr (is_segmented<PQ>)
+      return static_cast<Index>(query_positions.offsets.size()) - 1;
+    else
+      return 1;
+  }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, query_positions, segment);
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, key_positions, segment);
+  }
+
+ private:
+  template <class T, class P>
+  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
+    if constexpr (is_segmented<P>) {
+      const auto s = static_cast<std::size_t>(segment);
+      const auto first = static_cast<Index>(positions.offsets[s]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[s + 1]) - first);
+    } else {
+      return x;
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_MULTI_HEAD_PASS_HPP
+
+/// The attention block of a transformer.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
+/// projects the result.
+///
+///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
+///     out = attention(q, k, v) Wo^T + bo
+///
+///     multi_head_attention<float, half_split> block(weights, {.heads = 32, .kv_heads = 8});
+///     block.forward(prompt, cache, out, table);
+///     block.forward(token, cache, out, table);
+///
+/// Tokens are row-major Eigen matrices [batch * tokens, dim], row after row of the batch.
+///
+/// \tparam T       float or double
+/// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
+///
+/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads
+/// Cost:      the projections are Eigen products, which allocate their own blocking buffers when they are
+///            large; nothing else is allocated once a call of the same size has been made on the thread
+/// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
+///            `Gemma3Attention` of Hugging Face transformers
+template <class T, class Layout = detail::unnamed_layout>
+class multi_head_attention {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
+                "multi_head_attention: T is float or double; a cache may store half or bfloat16");
+
+ public:
+  using tokens = detail::token_ref<T>;
+  using writable_tokens = detail::writable_token_ref<T>;
+
+  /// Throws:  std::invalid_argument if the weights do not fit each other or the options
+  multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
+      : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
+    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
+    numbers.query_positions = numbers.key_positions = numbers.key_counts = {};
+    numbers.query_offsets = numbers.key_offsets = {};
+    numbers.bias = {};
+    numbers.mask = {};
+    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
+  }
+
+  const multi_head_weights<T>& weights() const { return weights_; }
+  const multi_head_options& options() const { return options_; }
+  const multi_head_shape& shape() const { return shape_; }
+
+  /// Self-attention without rotation.
+  ///
+  /// \param x    [batch * tokens, model_dim]
+  /// \param out  [batch * tokens, out_dim]
+  ///
+  /// Requires:  out shares no element with x or a weight
+  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  void forward(const tokens& x, Index batch, writable_tokens out) const {
+    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{});
+  }
+
+  /// Self-attention with rotation.
+  ///
+  /// \param positions  as in `rotate`. Tokens in different `segments` do not see each other; otherwise the
+  ///                   causal mask goes by the order of tokens
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table
+  template <class S, class P = std::int64_t>
+  void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
+               const P& positions = P{}) const {
+    attend(x, x, batch, out, options_.attention,
+           detail::block_rotation<Layout, S, P, P>{table, positions, positions});
+  }
+
+  /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
+  /// positions the cache gives them.
+  ///
+  /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
+  ///                any number of tokens, chunk by chunk
+  /// \param counts  [batch] or empty: row b has counts[b] new tokens; the rest attends to nothing
+  ///
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
+  template <class Cache>
+  requires detail::is_cache<Cache>
+  void forward(const tokens& x, Cache& cache, writable_tokens out, std::span<const Index> counts = {}) const {
+    attend_to_cache<float>(x, cache, out, nullptr, counts);
+  }
+  template <class Cache, class S>
+  requires detail::is_cache<Cache>
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
+               std::span<const Index> counts = {}) const {
+    static_assert(pair_layout<Layout>,
+                  "multi_head_attention: name the pairing of the channels to rotate, "
+                  "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+    attend_to_cache<S>(x, cache, out, &table, counts);
+  }
+
+  /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
+  ///
+  /// \param x        [batch * queries, model_dim]
+  /// \param context  [batch * keys, context_dim]
+  /// \param out      [batch * queries, out_dim]
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out) const {
+    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{});
+  }
+
+  /// Cross-attention with rotation: queries and keys have positions of their own.
+  ///
+  /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
+  template <class S, class PQ, class PK>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
+             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions) const {
+    attend(x, context, batch, out, all_visible(),
+           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions});
+  }
+
+  /// The options of cross-attention: every key is visible.
+  attention_options all_visible() const {
+    attention_options options = options_.attention;
+    options.causal = false;
+    options.window = 0;
+    options.sinks = 0;
+    return options;
+  }
+
+ private:
+  struct queries {};
+  struct keys {};
+  struct values {};
+  struct attended {};
+
+  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
+
+  /// Projected and normalised heads in scratch.
+  head_view<T> query_heads(const tokens& x, Index batch) const {
+    const head_view<T> heads = pass().template projected<queries>(x, batch, weights_.q, shape_.heads);
+    pass().q_norm().apply(heads, heads);
+    return heads;
+  }
+  head_view<T> key_heads(const tokens& x, Index batch) const {
+    const head_view<T> heads = pass().template projected<keys>(x, batch, weights_.k, shape_.kv_heads);
+    pass().k_norm().apply(heads, heads);
+    return heads;
+  }
+  head_view<T> value_heads(const tokens& x, Index batch) const {
+    return pass().template projected<values>(x, batch, weights_.v, shape_.kv_heads);
+  }
+  head_view<T> attended_heads(const tokens& x, Index batch) const {
+    return pass().template scratch_heads<attended>(x.rows(), batch, shape_.heads, shape_.value_dim);
+  }
+
+  template <class Rotation>
+  void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
+              const attention_options& options, const Rotation& rotation) const {
+    pass().check(x, context, out);
+    pass().check_positions(rotation, batch, pass().tokens_per_row(x, batch),
+                           pass().tokens_per_row(context, batch));
+    const head_view<T> q = query_heads(x, batch), k = key_heads(context, batch),
+                       v = value_heads(context, batch), heads = attended_heads(x, batch);
+    rotation.apply(q, k);
+    for (Index s = 0; s < rotation.segment_count(); ++s)
+      attention(rotation.query_tokens(q, s), rotation.key_tokens(k, s), rotation.key_tokens(v, s),
+                rotation.query_tokens(heads, s), options);
+    detail::project(detail::as_rows(heads), weights_.o, out);
+  }
+
+  template <class S, class Cache>
+  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
+                       std::span<const Index> counts) const {
+    pass().check(x, x, out);
+    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
+    detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
+    const head_view<T> q = query_heads(x, batch), k = key_heads(x, batch), v = value_heads(x, batch),
+                       heads = attended_heads(x, batch);
+    const Index chunk = detail::chunk_of(cache, count);
+    struct chunk_counts {};
+    Index* now = detail::workspace<chunk_counts, Index>(batch);
+    for (Index first = 0; first < count; first += chunk) {
+      const Index size = (std::min)(chunk, count - first);
+      for (Index b = 0; b < batch; ++b)
+        now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
+      const std::span<const Index> taken =
+          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
+      const head_view<T> new_q = q.token_range(first, size), new_k = k.token_range(first, size),
+                         new_v = v.token_range(first, size), result = heads.token_range(first, size);
+      if (table == nullptr) {
+        cache.append(new_k, new_v, taken);
+        attention(new_q, cache, result, options_.attention, taken);
+      } else if constexpr (pair_layout<Layout>) {
+        if (cache.storage() == key_storage::raw)
+          cache.append(new_k, new_v, taken);
+        else
+          cache.template append<Layout>(new_k, new_v, *table, taken);
+        attention<Layout>(new_q, cache, result, *table, options_.attention, taken);
+      }
+    }
+    detail::project(detail::as_rows(heads), weights_.o, out);
+  }
+
+  multi_head_weights<T> weights_;
+  multi_head_options options_;
+  multi_head_shape shape_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MULTI_HEAD_ATTENTION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
+#define ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>  // std::type_identity_t
+
+
+/// The backward pass of an attention block.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
+/// given, and left out where it is empty.
+template <class T>
+struct multi_head_gradients {
+  using token_map = typename projection<T>::weight_map;
+
+  /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
+  /// cross-attention through the queries.
+  token_map x{nullptr, 0, 0};
+  /// By the context of cross-attention, [batch * keys, context_dim].
+  token_map context{nullptr, 0, 0};
+  multi_head_parameters<T> weights = {};
+  /// By learned sink logits and a bias among the attention options; not with more than one segment.
+  option_gradients options = {};
+};
+
+namespace detail {
+
+template <class T, class Layout, class Rotation>
+class block_gradient {
+ public:
+  block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
+                 const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
+                 const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
+                 const Rotation& rotation)
+      : pass_{block.weights(), block.options(), block.shape()},
+        x_(x),
+        context_(context),
+        batch_(batch),
+        d_out_(d_out),
+        gradients_(gradients),
+        self_(self),
+        options_(options),
+        rotation_(rotation) {
+    check();
+  }
+
+  void run() {
+    const multi_head_weights<T>& weights = pass_.weights;
+    const multi_head_shape& shape = pass_.shape;
+    const head_view<T> q_before = pass_.template projected<queries>(x_, batch_, weights.q, shape.heads),
+                       k_before = pass_.template projected<keys>(context_, batch_, weights.k, shape.kv_heads),
+                       v = pass_.template projected<values>(context_, batch_, weights.v, shape.kv_heads);
+    const head_view<T> q = normalised<turned_queries>(q_before, pass_.q_norm()),
+                       k = normalised<turned_keys>(k_before, pass_.k_norm());
+    rotation_.apply(q, k);
+
+    const head_view<T> out = like<attended>(q, shape.value_dim),
+                       d_heads = like<d_attended>(q, shape.value_dim);
+    as_rows(d_heads).noalias() = d_out_ * weights.o.weight;
+    const head_view<T> d_q = like<d_queries>(q, shape.head_dim), d_k = like<d_keys>(k, shape.head_dim),
+                       d_v = like<d_values>(v, shape.value_dim);
+    for (Index s = 0; s < rotation_.segment_count(); ++s)
+      attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
+    rotation_.apply_transpose(d_q, d_k);
+
+    multi_head_parameters<T> d = gradients_.weights;  // maps: copies of where, not of what
+    by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
+    by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
+    by_projection(d.o, d_out_, as_rows(out));
+    by_projection(d.q, as_rows(d_q), x_);
+    by_projection(d.k, as_rows(d_k), context_);
+    by_projection(d.v, as_rows(d_v), context_);
+    auto d_x = gradients_.x, d_context = gradients_.context;
+    if (d_x.size() > 0) d_x.noalias() = as_rows(d_q) * weights.q.weight;
+    auto& by_keys = self_ ? d_x : d_context;
+    if (by_keys.size() > 0) {
+      if (!self_) by_keys.setZero();
+      by_keys.noalias() += as_rows(d_k) * weights.k.weight;
+      by_keys.noalias() += as_rows(d_v) * weights.v.weight;
+    }
+  }
+
+ private:
+  struct queries {};
+  struct keys {};
+  struct values {};
+  struct turned_queries {};
+  struct turned_keys {};
+  struct attended {};
+  struct d_attended {};
+  struct d_queries {};
+  struct d_keys {};
+  struct d_values {};
+
+  template <class Map, class Of>
+  static void check_shape(const char* name, const Map& given, const Of& of) {
+    if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
+                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+  }
+  void check() const {
+    pass_.check(x_, context_, d_out_);
+    pass_.check_positions(rotation_, batch_, pass_.tokens_per_row(x_, batch_),
+                          pass_.tokens_per_row(context_, batch_));
+    const multi_head_parameters<T>& d = gradients_.weights;
+    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
+                           const projection<const T>& of) {
+      check_shape(weight, given.weight, of.weight);
+      check_shape(bias, given.bias, of.bias);
+    };
+    linear("the q weight", "the q bias", d.q, pass_.weights.q);
+    linear("the k weight", "the k bias", d.k, pass_.weights.k);
+    linear("the v weight", "the v bias", d.v, pass_.weights.v);
+    linear("the o weight", "the o bias", d.o, pass_.weights.o);
+    check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
+    check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
+    check_shape("x", gradients_.x, x_);
+    check_shape("the context", gradients_.context, context_);
+    if (self_ && gradients_.context.size() > 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: self-attention has no context, got memory for ",
+                         gradients_.context.rows(), " of its tokens"));
+    if (rotation_.segment_count() > 1 &&
+        (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
+                         rotation_.segment_count()));
+  }
+
+  template <class Purpose>
+  head_view<T> like(const head_view<T>& x, Index head_dim) const {
+    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
+  }
+  /// A copy of the heads after their norm; what is before it is needed again.
+  template <class Purpose>
+  head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
+    if (norm.weight == nullptr) return x;
+    const head_view<T> y = like<Purpose>(x, x.head_dim);
+    norm.apply(x, y);
+    return y;
+  }
+
+  /// Forward and backward through the attention of one segment.
+  void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
+                   const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
+                   const head_view<T>& d_k, const head_view<T>& d_v) const {
+    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
+    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
+    const head_view<T> asking = of_queries(q);
+    const Index sums = asking.batch * asking.tokens * asking.heads;
+    struct log_sums {};
+    attention_options options = options_;
+    options.log_sum_exp = {workspace<log_sums, double>(sums), static_cast<std::size_t>(sums)};
+    attention(asking, of_keys(k), of_keys(v), of_queries(out), options);
+    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
+                       of_keys(d_k), of_keys(d_v), options, gradients_.options);
+  }
+
+  /// Turns the gradient by normalised heads into that by the heads before.
+  template <class Map>
+  static void by_norm(Map& d_weight, const head_norm<T>& norm, const head_view<T>& before,
+                      const head_view<T>& d) {
+    if (d_weight.size() > 0) d_weight.setZero();
+    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr);
+  }
+  /// y = x W^T + b: d_W = d_y^T x, d_b = sum over tokens of d_y.
+  template <class DY, class X>
+  static void by_projection(projection<T>& d, const DY& d_y, const X& x) {
+    if (d.weight.size() > 0) d.weight.noalias() = d_y.transpose() * x;
+    if (d.bias.size() > 0) d.bias = d_y.colwise().sum();
+  }
+
+  block_pass<T> pass_;
+  const token_ref<T>&x_, &context_;
+  Index batch_;
+  const token_ref<T>& d_out_;
+  const multi_head_gradients<T>& gradients_;
+  bool self_;
+  attention_options options_;
+  const Rotation& rotation_;
+};
+
+}  // namespace detail
+
+/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
+///
+///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
+///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
+///         .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
+///
+/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
+///
+/// \param x          [batch * tokens, model_dim], as in the forward pass
+/// \param d_out      [batch * tokens, out_dim]
+/// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
+///                   out
+///
+/// Requires:  the gradients share no element with each other or with an input
+/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+/// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
+template <class T, class Layout>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation>(block, x, x, batch, d_out, gradients,
+                                                                    true, block.options().attention, rotation)
+      .run();
+}
+
+/// The same for `block.forward(x, batch, out, table, positions)`.
+template <class T, class Layout, class S, class P = std::int64_t>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                                   const P& positions = P{}) {
+  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out)`.
+template <class T, class Layout>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+template <class T, class Layout, class S, class PQ, class PK>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                              const PQ& query_positions, const PK& key_positions) {
+  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation)
+      .run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MULTIMODAL_POSITIONS_HPP
 #define ROPE_MULTIMODAL_POSITIONS_HPP
@@ -9127,8 +12872,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
 ///     the next run starts one after the largest position of the run before
 ///
 /// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
-/// std::out_of_range for a
-///          run that starts above 2^53
+///          std::out_of_range for a run that starts above 2^53
 /// Source:  `get_rope_index` of Hugging Face transformers, which truncates frame times as well
 inline prompt_positions<std::int64_t> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                                         std::int64_t start = 0) {
@@ -9507,9 +13251,9 @@ void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, co
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
-///   - Many queries: rotate them once for each kind of key (near and far, or by chunk) at the ids below,
-///   attend to
-///     every kind apart, and merge the parts by their log-sum-exp.
+///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
+///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
+///     exponential (tests/laws/position_maps_prefill.test.cpp).
 ///
 /// A table of positions 0 .. p serves both.
 
@@ -9715,14 +13459,15 @@ void check_heads(const char* function, const head_view<T>& x, const std::vector<
 /// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
 ///
 ///     std::vector<frequency_table<>> tables;
-///     for (const frequencies& f : frequencies_of_heads) tables.emplace_back(f, grid_positions({height,
-///     width})); rotate_heads<interleaved>(queries, tables);
+///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
+///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
 /// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
-/// unchanged Cost:    as rotate, but the table is read once per head instead of once per token
+///          unchanged
+/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
@@ -9758,61 +13503,6 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
 }  // namespace rope
 
 #endif  // ROPE_ROTATE_HEADS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_SOFTMAX_HPP
-#define ROPE_SOFTMAX_HPP
-
-#include <algorithm>  // std::max
-#include <cmath>
-
-
-/// Softmax over keys that arrive in pieces.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The softmax of one query over every key it has been shown so far.
-///
-///     maximum = max_j s_j,   sum = sum_j exp(s_j - maximum)
-///
-/// so that the attention output is  sum_j exp(s_j - maximum) v_j / sum.  Before the first key `sum` is 0 and
-/// `maximum` has no meaning: no infinity stands for "nothing yet", so the recurrence also holds under
-/// -ffast-math.
-///
-/// \tparam A  float or double
-///
-/// Source:  Milakov and Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
-/// algorithm 3
-template <class A>
-struct softmax_state {
-  A maximum = 0;
-  A sum = 0;
-
-  /// Shows the query more keys: replaces their scores by the weights exp(score - maximum).
-  ///
-  /// \param scores  [keys], at least one; overwritten
-  ///
-  /// Returns:  the factor by which every earlier weight, and any sum of values weighted with them, must be
-  /// multiplied
-  template <class Scores>
-  A add(Scores&& scores) {
-    const bool first = sum == 0;
-    const A largest = scores.maxCoeff(), before = maximum;
-    maximum = first ? largest : (std::max)(before, largest);
-    scores = (scores - maximum).exp();
-    const A shrink = first ? A(0) : std::exp(before - maximum);
-    sum = sum * shrink + scores.sum();
-    return shrink;
-  }
-
-  /// Whether any key has been seen.
-  bool empty() const { return sum == 0; }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_SOFTMAX_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TEMPERATURE_HPP
 #define ROPE_TEMPERATURE_HPP
@@ -10033,11 +13723,12 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
 /// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
 /// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
 ///
+///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
+///
 ///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
 ///
 /// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
-/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`: of 16 tokens, rank 0 of 4 holds 0, 1,
-/// 14, 15
+/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
 inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
   if (ranks <= 0 || rank < 0 || rank >= ranks)
     ROPE_THROW(
@@ -10369,5 +14060,272 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 }  // namespace rope
 
 #endif  // ROPE_VISION_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_XPOS_HPP
+#define ROPE_XPOS_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+
+/// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
+/// shrinks exponentially with the position, and keys the opposite way to queries:
+///
+///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
+///     growth_i(p) = exp(rate_i (p - center) / scale_base)
+///
+/// so a score has the factor exp(rate_i (p_query - p_key) / scale_base): with rate < 0, less than 1 for every
+/// key behind the query, and more for every key ahead of it, which is why xPos is for causal attention. The
+/// center cancels, but only when queries and keys share it; libraries that derive it from the length of a
+/// call get other scores from cached keys than without a cache. Here it is a number of the model.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The rates of the paper, [pairs], all negative.
+///
+///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
+///
+/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
+/// 1;
+///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
+inline Eigen::ArrayXd xpos_rates(Index rotary_dim, double gamma = 0.4) {
+  if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
+  if (!detail::is_finite(gamma) || gamma <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
+  const auto d = static_cast<double>(rotary_dim);
+  Eigen::ArrayXd rates(rotary_dim / 2);
+  for (Index i = 0; i < rates.size(); ++i)
+    rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
+  return rates;
+}
+
+/// How fast pairs grow, and around which position.
+struct xpos_growth {
+  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
+  /// of the positions used: half the context length.
+  double center;
+  /// Positions in which a pair grows by exp(rate).
+  double scale_base = 512;
+  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
+  Eigen::ArrayXd rates = {};
+};
+
+/// The tables of xPos: one for queries and one for keys, for the same rotation.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048});
+///     rotate<half_split>(q, tables.queries(), start);
+///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
+///     attention(q, cache.keys(), cache.values(), out);
+///
+/// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
+/// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
+/// undoes growth as well, and `rotate_gradient` carries gradients through it.
+///
+/// \tparam S  float or double: the type of a table entry
+///
+/// Invariant: immutable. Every growth is a normal number of S, so at most 2^126 (float) or 2^500 (double). In
+///            16-bit channels keep growth times the channels below the largest number, 65504 of Eigen::half:
+///            with the rates of the paper and a center in the middle that is a length of some 4096.
+/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float; 3 ulp in double where long
+///            double has 64 bits, and |ln growth| more where it is double
+/// Cost:      twice that of a frequency_table, and an exponential per entry
+/// Source:    Sun et al. 2022, arXiv:2212.10554
+template <class S = float>
+class xpos {
+ public:
+  /// Positions 0 .. count - 1.  Throws: as below
+  template <std::integral Count>
+  xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
+      : xpos(frequencies, Count{0}, count, growth) {}
+
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
+  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
+  ///          the growth of a pair at an end of the range leaves the range of S
+  template <std::integral First, std::integral Last>
+  xpos(const frequencies& frequencies, First first, Last last, const xpos_growth& growth)
+      : growth_(checked(frequencies, growth)),
+        queries_(table(frequencies, first, last, growth_, 1)),
+        keys_(table(frequencies, first, last, growth_, -1)) {}
+
+  /// What queries rotate by: entries m growth cos and m growth sin.
+  const frequency_table<S>& queries() const { return queries_; }
+  /// What keys rotate by: entries m cos / growth and m sin / growth.
+  const frequency_table<S>& keys() const { return keys_; }
+
+  double center() const { return growth_.center; }
+  double scale_base() const { return growth_.scale_base; }
+  /// [pairs]
+  const Eigen::ArrayXd& rates() const { return growth_.rates; }
+
+ private:
+  static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
+    if (frequencies.axes() != 1)
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: positions have one axis, got frequencies of ",
+                                                        frequencies.axes(), " axes"));
+    if (!detail::is_finite(growth.center))
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
+    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
+    if (growth.rates.size() == 0) growth.rates = xpos_rates(frequencies.rotary_dim());
+    if (growth.rates.size() != frequencies.pairs())
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", frequencies.pairs(),
+                                                        ", got ", growth.rates.size()));
+    for (Index i = 0; i < growth.rates.size(); ++i)
+      if (!detail::is_finite(growth.rates(i)))
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("xpos: a rate must be finite, got ", growth.rates(i), " at pair ", i));
+    return growth;
+  }
+
+  /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
+  static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
+    const double limit = std::log(detail::largest_radius<S>) - std::abs(std::log(m));
+    for (const std::int64_t position : {first, first + rows - 1})
+      for (Index i = 0; i < growth.rates.size() && rows > 0; ++i) {
+        const double exponent =
+            growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
+        if (!(std::abs(exponent) <= limit))
+          ROPE_THROW(
+              std::invalid_argument,
+              detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,
+                              " leaves the range of the table's entries, exp(+-", limit,
+                              "); move the center ", growth.center,
+                              " to the middle of the positions, or raise scale_base ", growth.scale_base));
+      }
+  }
+
+  template <std::integral First, std::integral Last>
+  static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
+                                  const xpos_growth& growth, int sign) {
+    const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
+    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: last must not be below first, nor int64 apart, got [", first, ", ",
+                                 last, ")"));
+    const Index pairs = frequencies.pairs(), rows = static_cast<Index>(last - first);
+    const double m = frequencies.attention_factor();
+    check_range(growth, first, rows, m);
+    std::vector<phase> step(static_cast<std::size_t>(pairs));
+    for (Index i = 0; i < pairs; ++i)
+      step[static_cast<std::size_t>(i)] = phase_of(frequencies.inv_freq()(i, 0));
+    frequency_table<S> result =
+        detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
+          const std::int64_t position = first + r;
+          const long double distance =
+              (static_cast<long double>(position) - growth.center) / growth.scale_base;
+          for (Index i = 0; i < pairs; ++i) {
+            const auto size = static_cast<double>(std::exp(sign * growth.rates(i) * distance)) * m;
+            const cos_sin value = cos_sin_of<S>(step[static_cast<std::size_t>(i)] * position);
+            cos[i] = static_cast<S>(size * value.cos);
+            sin[i] = static_cast<S>(size * value.sin);
+          }
+        });
+    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
+    for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
+      rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
+    detail::given_entries::identify(result, detail::mix(rule, Eigen::ArrayXXd(growth.rates)));
+    return result;
+  }
+
+  xpos_growth growth_;
+  frequency_table<S> queries_, keys_;
+};
+
+/// Attention of unrotated queries and keys with xPos: rotates copies of both by their tables, then attends.
+///
+/// Parameters are those of `attention<Layout>` with one table; positions are those of the options.
+///
+/// Throws:  as there, and std::invalid_argument if the options are not causal: scores grow with the distance
+/// of
+///          a key ahead of its query; out is then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const xpos<S>& tables,
+               const attention_options& options = {}) {
+  static_assert(pair_layout<Layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  if (!options.causal)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("attention: xPos needs causal attention, got causal = false"));
+  const head_view<const T> queries = q, keys = k;
+  const detail::attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
+  detail::check_view("attention", q);
+  detail::check_view("attention", k);
+  detail::check_options("attention", options, shape);
+  const auto rotated = detail::rotated_operands<Layout, T>("attention", queries, keys, tables.queries(),
+                                                           tables.keys(), detail::visibility(options, shape));
+  attention(rotated.q, rotated.k, v, out, options);
+}
+
+/// Which of the two tables heads were rotated by.
+enum class xpos_side { queries, keys };
+
+/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
+///
+///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
+///
+/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (gradient.hpp) this is the same
+/// before and after the rotation, so x and d_x may be from either side of it.
+///
+/// \param side        whether x are queries or keys
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
+/// \param positions, threads  as in `rotate`
+///
+/// Returns:   [pairs]
+/// Throws:    as `angle_gradient`
+/// Accuracy:  products and sums in double, in one order whatever the threads
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+Eigen::ArrayXd rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                             const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "rate_gradient: name the pairing of the channels, "
+                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
+  const double sign = side == xpos_side::queries ? 1 : -1;
+  return detail::weighted_sums<Layout, detail::part::along>(
+      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
+        return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
+      });
+}
+
+/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                  const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "inv_freq_gradient: name the pairing of the channels, "
+                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
+  return detail::weighted_sums<Layout, detail::part::across>(
+      heads, gradient, tables.queries().pairs(), 1, threads,
+      [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_XPOS_HPP
 
 #endif  // ROPE_ROPE_HPP
