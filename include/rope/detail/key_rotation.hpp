@@ -73,7 +73,7 @@ class key_turn {
     }
     rotate_token<Layout>(token_heads<T>{keys.at(b, slot, 0), keys.at(b, slot, 0), keys.heads,
                                         keys.head_stride, keys.head_stride},
-                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, 0);
+                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
  private:

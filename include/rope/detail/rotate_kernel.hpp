@@ -3,7 +3,6 @@
 #define ROPE_DETAIL_ROTATE_KERNEL_HPP
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
@@ -11,7 +10,6 @@
 #include <rope/detail/channels_16_bit.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_pairs.hpp>
-#include <rope/detail/storage.hpp>  // cache_line
 #include <rope/layout.hpp>
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
@@ -48,9 +46,6 @@ struct token_heads {
   Index out_stride;
 };
 
-/// Bytes ahead of a load that are asked for while data streams from memory; 0: the data is in the cache.
-using prefetch_distance = std::uintptr_t;
-
 /// Pairs [first, row.pairs), one at a time, for any layout and any mix of types.
 template <class Layout, class T, class S, bool inverse>
 void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
@@ -70,14 +65,6 @@ void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
   }
 }
 
-/// Piece k of a run of pieces of `bytes` asks for the cache lines that begin `ahead` bytes after it, once
-/// each.
-template <std::size_t k, std::size_t bytes, class T>
-EIGEN_ALWAYS_INLINE void prefetch_line(const T* start, prefetch_distance ahead) {
-  for (std::size_t line = 0; line < bytes; line += cache_line)
-    if (k * bytes % cache_line < bytes) prefetch_after(start, ahead + line);
-}
-
 /// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
 /// inverse rotation times `factor`.
 template <class P, bool inverse, class S>
@@ -94,7 +81,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
 /// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
 /// and the rotation of these pairs in one head.
 ///
-/// `turn` takes the head's first channel of the run, and asks for the cache lines `ahead` bytes after it.
+/// `turn` takes the head's first channel of the run.
 template <class Layout, class T, class P, bool apart>
 struct rotation_step;
 
@@ -109,13 +96,8 @@ struct rotation_step<half_split, T, P, false> {
       : c(held_entries<P, inverse>(row.cos + first, row.scale)),
         s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
 
-  template <std::size_t k, bool prefetch>
-  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs) const {
     const P u = load<P>(in), v = load<P>(in + row_pairs);
-    if constexpr (prefetch) {
-      prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
-      prefetch_line<k, sizeof(T) * lanes<P>>(in + row_pairs, ahead);
-    }
     store(out, multiply_subtract(u, c, multiply(v, s)));
     store(out + row_pairs, multiply_add(v, c, multiply(u, s)));
   }
@@ -135,10 +117,8 @@ struct rotation_step<interleaved, T, P, false> {
             load_each_twice<P>(row.sin + first),
             inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
 
-  template <std::size_t k, bool prefetch>
-  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/) const {
     const P channels = load<P>(in);
-    if constexpr (prefetch) prefetch_line<k, sizeof(T) * lanes<P>>(in, ahead);
     store(out, multiply_add(channels, c, multiply(swap_neighbours(channels), s)));
   }
 };
@@ -155,13 +135,8 @@ struct rotation_step<half_split, Eigen::bfloat16, P, true> {
       : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
         s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
 
-  template <std::size_t k, bool prefetch>
-  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs, prefetch_distance ahead) const {
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index row_pairs) const {
     const even_odd<P> u = load_even_odd<P>(in), v = load_even_odd<P>(in + row_pairs);
-    if constexpr (prefetch) {
-      prefetch_line<k, sizeof(T) * pairs>(in, ahead);
-      prefetch_line<k, sizeof(T) * pairs>(in + row_pairs, ahead);
-    }
     store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
                    multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
     store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
@@ -184,10 +159,8 @@ struct rotation_step<interleaved, T, P, true> {
     }
   }
 
-  template <std::size_t k, bool prefetch>
-  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/, prefetch_distance ahead) const {
+  EIGEN_ALWAYS_INLINE void turn(const T* in, T* out, Index /*row_pairs*/) const {
     const auto [u, v] = load_pairs<P>(in);
-    if constexpr (prefetch) prefetch_line<k, 2 * sizeof(T) * lanes<P>>(in, ahead);
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
@@ -202,9 +175,9 @@ inline constexpr Index pairs_in_block =
     Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
 
 /// n steps from pair `first` on, of every head.
-template <class Layout, class P, bool apart, bool streams, class T, class S, bool inverse, std::size_t... k>
+template <class Layout, class P, bool apart, class T, class S, bool inverse, std::size_t... k>
 EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
-                                      Index first, prefetch_distance ahead) {
+                                      Index first) {
   using step = rotation_step<Layout, T, P, apart>;
   const step steps[] = {step(row, first + Index(k) * step::pairs)...};
   // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
@@ -214,59 +187,51 @@ EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> 
   const T* in = x.in + stride * first;
   T* out = x.out + stride * first;
   for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride)
-    (steps[k].template turn<k, streams>(in + stride * Index(k) * step::pairs,
-                                        out + stride * Index(k) * step::pairs, pairs, ahead),
-     ...);
+    (steps[k].turn(in + stride * Index(k) * step::pairs, out + stride * Index(k) * step::pairs, pairs), ...);
 }
 
 /// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller blocks, then smaller packets,
 /// then scalars.
-template <class Layout, class P, std::size_t n, bool apart, bool streams, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first,
-                                       prefetch_distance ahead) {
+template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
   constexpr Index block = Index(n) * rotation_step<Layout, T, P, apart>::pairs;
   for (; row.pairs - first >= block; first += block)
-    rotate_block<Layout, P, apart, streams>(std::make_index_sequence<n>{}, x, row, first, ahead);
+    rotate_block<Layout, P, apart>(std::make_index_sequence<n>{}, x, row, first);
   if (first == row.pairs) return;
   if constexpr (n > 1)
-    rotate_blocks<Layout, P, n / 2, apart, streams>(x, row, first, ahead);
+    rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
-    rotate_blocks<Layout, half_packet<P>, 1, apart, streams>(x, row, first, ahead);
+    rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
   else
     rotate_scalars<Layout>(x, row, first);
 }
 
 /// Rotates every head of one token.
+///
+/// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
 template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, prefetch_distance ahead) {
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
   using P = packet<arithmetic<T>>;
   constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
   if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
-    constexpr std::size_t n = steps_in_block<Layout, T, P, apart>;
-    if (ahead == 0) {
-      rotate_blocks<Layout, P, n, apart, false>(x, row, 0, 0);
-      return;
-    }
     // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
     // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
     // AVX-512).
+    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
     constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
-    if (row.pairs <= pairs_in_block<Layout, T, P, apart> &&
-        (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>)) {
-      rotate_blocks<Layout, P, n, apart, true>(x, row, 0, ahead);
+    const bool held = row.pairs <= pairs_in_block<Layout, T, P, apart>;
+    if (!streams || (held && (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>))) {
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(x, row, 0);
       return;
     }
     // Where the registers do not hold the row, passing through the heads once per part of it would leave the
     // order of memory, which costs more than reading the row from the L1 cache for each head.
-    constexpr std::size_t last_n = steps_in_block<Layout, T, P, last_apart>;
-    const bool held = row.pairs <= pairs_in_block<Layout, T, P, last_apart>;
-    const Index together = held ? x.heads : 1;
+    const Index together = row.pairs <= pairs_in_block<Layout, T, P, last_apart> ? x.heads : 1;
     for (Index h = 0; h < x.heads; h += together)
-      rotate_blocks<Layout, P, last_n, last_apart, true>(
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, last_apart>, last_apart>(
           token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
                          x.out_stride},
-          row, 0, ahead);
+          row, 0);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
