@@ -22,11 +22,11 @@
 namespace reference {
 
 /// [batch, heads, queries, keys] in long double.
-struct matrix {
+struct score_matrix {
   long heads, queries, keys;
   std::vector<long double> values;
 
-  matrix(long b, long h, long i, long j)
+  score_matrix(long b, long h, long i, long j)
       : heads(h), queries(i), keys(j), values(static_cast<std::size_t>(b * h * i * j)) {}
   long double& operator()(long b, long h, long i, long j) {
     return values[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)];
@@ -128,7 +128,7 @@ struct full_rule {
 
 /// Everything between q, k, v and the output.
 struct attention_state {
-  matrix weights, bends, gains;  // softmax, slope of the softcap, 0 or 1 / (1 - dropout)
+  score_matrix weights, bends, gains;  // softmax, slope of the softcap, 0 or 1 / (1 - dropout)
   wide_tensor out;
   std::vector<long double> log_sum_exp;   // [batch, queries, heads]
   std::vector<long double> sink_weights;  // the same, of the sink logit
@@ -137,9 +137,9 @@ struct attention_state {
 inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
                               const full_rule& rule) {
   const long batch = q.shape.batch, heads = q.shape.heads, queries = q.shape.tokens, keys = k.shape.tokens;
-  attention_state s = {matrix(batch, heads, queries, keys),
-                       matrix(batch, heads, queries, keys),
-                       matrix(batch, heads, queries, keys),
+  attention_state s = {score_matrix(batch, heads, queries, keys),
+                       score_matrix(batch, heads, queries, keys),
+                       score_matrix(batch, heads, queries, keys),
                        wide_tensor(batch, queries, heads, v.shape.dim),
                        {},
                        {}};
