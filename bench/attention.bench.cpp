@@ -1,11 +1,16 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
 // values, rotation inside attention beside the same attention without it. And the same attention written as
-// Eigen products. Names: what/batch x tokens x heads / key heads x head_dim/threads.
+// Eigen products. Names: what/queries x keys x heads + key heads x head_dim/threads.
 
+#include "other_attention.hpp"
 #include "support.hpp"
 
 #include <cmath>
+#include <thread>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace {
 
@@ -22,7 +27,7 @@ struct shape {
     return 4.0 * static_cast<double>(heads * head_dim) * seen;
   }
   std::string name() const {
-    return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "/" +
+    return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "+" +
            std::to_string(kv_heads) + "x" + std::to_string(head_dim);
   }
 };
@@ -143,6 +148,23 @@ void eigen_products(const operands& x) {
   }
 }
 
+/// What a call leaves allocated on a thread that has made none before [KiB]; 0 without glibc.
+double scratch_of(const operands& x) {
+  double bytes = 0;
+#if defined(__GLIBC__)
+  std::thread([&] {
+    const auto allocated = [] {
+      const struct mallinfo2 heap = mallinfo2();
+      return static_cast<double>(heap.uordblks) + static_cast<double>(heap.hblkhd);
+    };
+    const double before = allocated();
+    x.attend();
+    bytes = allocated() - before;
+  }).join();
+#endif
+  return bytes / 1024;
+}
+
 void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
   const operands x(s, false);
   beside_peak(state, s.flops(), threads, [&] {
@@ -153,13 +175,7 @@ void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
     else
       x.attend();
   });
-  // Queries and sums of a block and one tile: what a thread keeps, whatever the number of tokens.
-  using shape_of_kernel = rope::detail::panel_shape<float>;
-  const Index rows = 512 + shape_of_kernel::rows;
-  state.counters["scratch_KiB"] =
-      static_cast<double>(rows * 2 * s.head_dim +
-                          shape_of_kernel::tile * (2 * s.head_dim + shape_of_kernel::rows)) *
-      sizeof(float) / 1024;
+  state.counters["scratch_KiB"] = scratch_of(x);
 }
 
 void decode(benchmark::State& state, shape s, int threads, bool cached) {
@@ -215,7 +231,22 @@ int main(int argc, char** argv) {
   }
   for (const Index tokens : {256, 512, 1024, 2048, 4096, 8192, 16384}) {
     const shape s = {tokens, tokens, 4, 1, 128};
-    add("tokens/" + s.name() + "/1 thread", [=](benchmark::State& state) { prefill(state, s, 1, false); });
+    for (const bool rotates : {false, true})
+      add(std::string("tokens/") + (rotates ? "rotated/" : "plain/") + s.name() + "/1 thread",
+          [=](benchmark::State& state) { prefill(state, s, 1, rotates); });
+#if ROPE_BENCH_TORCH
+    if (tokens <= 4096)  // it stores every score
+      add("tokens/torch/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+        const operands x(s, false);
+        beside_peak(
+            state, s.flops(), 1,
+            bench::torch_attention(x.q.data, x.k.data, x.v.data, s.keys, s.heads, s.kv_heads, s.head_dim));
+      });
+#endif
+    add("tokens/eigen_products/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+      const operands x(s, false);
+      beside_peak(state, s.flops(), 1, [&] { eigen_products(x); });
+    });
   }
   for (const Index keys : {1024, 4096, 16384})
     for (const bool cached : {true, false})
@@ -225,6 +256,7 @@ int main(int argc, char** argv) {
                 (threads == 1 ? " thread" : " threads"),
             [=](benchmark::State& state) { decode(state, s, threads, cached); });
       }
+  bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -162,13 +162,19 @@ def rotation(cases, note):
 
 
 def attention(cases, note):
+    names = {"plain": "rope attention", "rotated": "rope attention with rotation", "eigen_products": "Eigen products",
+             "torch": "PyTorch, unfused"}
     series = {}
     for name, case in cases.items():
-        parts = name.split("/")
-        if parts[0] == "attention_tokens":
-            series.setdefault(parts[1], []).append((int(parts[2]), case["us"] / 1e3))
-    curves("attention_tokens.svg", "Causal attention, 32 query and 8 key heads of 128, float, one thread", note, series,
-           "tokens", "milliseconds")
+        what, kind, shape, *_ = name.split("/") + [""] * 3
+        if what == "tokens":
+            tokens = int(shape.split("x")[0])
+            series.setdefault(names[kind], []).append((tokens, case["ms"]))
+            if kind == "plain":
+                series.setdefault("peak multiply-adds on the visible half", []).append(
+                    (tokens, case["ms"] * case["share"]))
+    curves("attention_tokens.svg", "Causal attention, 4 query heads on 1 key head of 128, float, one thread", note,
+           series, "tokens", "milliseconds", {"peak multiply-adds on the visible half": "5 4"})
 
 
 def share(cases, name):
@@ -198,6 +204,26 @@ def readme_table(cases, context):
                for layout in ("half_split", "interleaved")]
         if set(row) != {"–"}:
             lines.append(f"| {label}, prefill float | " + " | ".join(row) + " |")
+    if "prefill/2048x2048x32+8x128/1 thread" in cases:
+        rows = [("attention, causal prefill (1, 2048, 32 + 8 heads, 128)", "peak multiply-adds, visible half",
+                 "prefill/2048x2048x32+8x128/1 thread"),
+                ("the same, two threads", "peak multiply-adds of two threads", "prefill/2048x2048x32+8x128/2 threads"),
+                ("the same as Eigen products", "peak multiply-adds, visible half",
+                 "eigen_products/2048x2048x32+8x128/1 thread"),
+                ("decoding, 1 query, 4096 keys in cache order", "a plain read of K and V",
+                 "decode/bhsd/1x4096x32+8x128/1 thread"),
+                ("decoding, 1 query, 16384 keys in cache order", "a plain read of K and V",
+                 "decode/bhsd/1x16384x32+8x128/1 thread"),
+                ("prefill with rotation inside", "the same without rotation",
+                 "rotation_inside/2048x2048x32+8x128/1 thread")]
+        lines += ["", "| attention, float | beside | share |", "|---|---|---|"]
+        lines += [f"| {label} | {limit} | {share(cases, name)} |" for label, limit, name in rows]
+    if "table/float/range" in cases:
+        lines += ["", "| building a table of 4096 x 64, beside `cosf` and `sinf` of a float angle | times as fast |",
+                  "|---|---|"]
+        lines += [f"| {label} | {share(cases, 'table/' + key)} |" for label, key in (
+            ("float, positions in a row", "float/range"), ("float, scattered positions", "float/scattered positions"),
+            ("double, positions in a row", "double/range"))]
     date = context["date"][:10]
     machine = f"{context.get('cpu', 'unknown processor')}, {context['num_cpus']} cores"
     build = f"{context.get('compiler', '')} {context.get('flags', '')}, Eigen {context.get('eigen', '')}"
