@@ -5037,9 +5037,10 @@ void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>
 /// std::out_of_range if a
 ///            position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-/// or 2^-53
-///            (double); half and bfloat16: computed in float, one final rounding. The same bits for every
-///            stride, batch and instruction path of a build (tests/rope/rotate.test.cpp)
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
+///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
+///            zero. The same bits for every stride, batch and instruction path of a build
+///            (tests/laws/rotate_bits.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
 /// of
@@ -7029,7 +7030,8 @@ void require_rotation(const char* owner, const key_rotation& stored, const frequ
   if (stored != rotation_by<Layout>(table))
     ROPE_THROW(std::invalid_argument,
                message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
-                       table.fingerprint(), " for keys of table ", stored.table));
+                       table.fingerprint(), " for keys of table ", stored.table,
+                       stored.table == table.fingerprint() ? " in another layout" : ""));
 }
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.

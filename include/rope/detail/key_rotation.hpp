@@ -50,7 +50,8 @@ void require_rotation(const char* owner, const key_rotation& stored, const frequ
   if (stored != rotation_by<Layout>(table))
     ROPE_THROW(std::invalid_argument,
                message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
-                       table.fingerprint(), " for keys of table ", stored.table));
+                       table.fingerprint(), " for keys of table ", stored.table,
+                       stored.table == table.fingerprint() ? " in another layout" : ""));
 }
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
