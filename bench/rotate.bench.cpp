@@ -61,11 +61,17 @@ void in_place(benchmark::State& state, shape s, order o, int threads, bool gathe
   const auto view = view_of(x.data(), s, o).channels(s.first_channel, s.head_dim - s.first_channel);
   std::vector<int> ids(static_cast<std::size_t>(view.tokens));
   for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int>((t * 7919) % (ids.size() + 1));
-  // A window moves fewer bytes than the whole: the limit scales a dense buffer of just those.
+  // A window moves fewer bytes than the whole, and its limit is the scale of just that window.
   const Index moved = s.size() / s.head_dim * s.rotated();
   bench::beside_the_limit(
       state, 2.0 * static_cast<double>(moved) * sizeof(T),
-      [&] { bench::scale_in_place(x.data(), moved, threads); },
+      [&] {
+        if (moved == s.size())
+          bench::scale_in_place(x.data(), moved, threads);
+        else
+          for (Index head = 0; head < s.size() / s.head_dim; ++head)
+            bench::scale_in_place(x.data() + head * s.head_dim + s.first_channel, s.rotated(), 1);
+      },
       [&] {
         if (threads == 2)
           rope::rotate<Layout>(view, table, 1, bench::pool());
