@@ -723,8 +723,8 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 
 #endif  // ROPE_DETAIL_CHANNELS_16_BIT_HPP
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This header and
-/// packet_math.hpp are the only ones that use Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -812,8 +812,15 @@ template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
     return Eigen::internal::ploadu<P>(from);
-  else
+  else {
+#if defined(EIGEN_VECTORIZE_SSE)
     return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+#else
+    float wide[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
+    return Eigen::internal::ploadu<P>(wide);
+#endif
+  }
 }
 
 /// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
@@ -975,7 +982,8 @@ template <bool nearest = true, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0,
+                     nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
 #else
   Eigen::internal::prefetch(target);
 #endif

@@ -13,8 +13,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/channels_16_bit.hpp>
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This header and
-/// packet_math.hpp are the only ones that use Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
+/// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
+/// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -102,8 +102,15 @@ template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
     return Eigen::internal::ploadu<P>(from);
-  else
+  else {
+#if defined(EIGEN_VECTORIZE_SSE)
     return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+#else
+    float wide[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) wide[i] = static_cast<float>(from[i]);
+    return Eigen::internal::ploadu<P>(wide);
+#endif
+  }
 }
 
 /// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
@@ -265,7 +272,8 @@ template <bool nearest = true, class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
-  __builtin_prefetch(target, 0, nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
+  __builtin_prefetch(target, 0,
+                     nearest ? 3 : 2);  // GCC 12 removes calls of Eigen's function as without effect
 #else
   Eigen::internal::prefetch(target);
 #endif
