@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <rope/attention_weights.hpp>
 #include <rope/layout.hpp>
 #include <rope/rotate.hpp>
@@ -178,6 +179,47 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, dou
           }
     CHECK(worst <= 2 * bound.out);
   }
+}
+
+TEST_CASE("keys may lie in any order, tile after tile") {
+  // Tiles of 128 keys in reversed order. The shifts put the first and the last position of a tile next to the
+  // first and the last query of a block, where a tile is just seen or just not seen.
+  const std::uint32_t seed = 64;
+  features::dice dice(seed);
+  const long tokens = 512, tile = 128, shift = GENERATE(-1, 0, 1);
+  const long window = GENERATE(0, 2), sinks = GENERATE(0, 3);
+  CAPTURE(seed, shift, window, sinks);
+  features::setting s;
+  s.e = {1, tokens, tokens, 4, 1, 4, 3};
+  for (long j = 0; j < tokens; ++j) {
+    s.query_positions.push_back(j);
+    s.key_positions.push_back((tokens / tile - 1 - j / tile) * tile + j % tile + shift);
+  }
+  // Every key has a bias and a place in a mask; both are given with a number of another use between two keys.
+  std::vector<float> biases;
+  std::unique_ptr<bool[]> masks(new bool[static_cast<std::size_t>(2 * tokens)]);
+  s.mask = std::make_unique<bool[]>(static_cast<std::size_t>(tokens));
+  for (std::size_t j = 0; j < static_cast<std::size_t>(tokens); ++j) {
+    s.bias.push_back(0.25f * static_cast<float>(dice.up_to(8)) - 1);
+    biases.insert(biases.end(), {s.bias.back(), -50});
+    masks[2 * j] = s.mask[j] = !dice.one_in(4);
+    masks[2 * j + 1] = !s.mask[j];
+  }
+  s.options = {.window = window,
+               .sinks = sinks,
+               .bias = rope::scores(s.bias.data(), 1, 1, 1, tokens),
+               .mask = rope::scores(s.mask.get(), 1, 1, 1, tokens),
+               .query_positions = s.query_positions,
+               .key_positions = s.key_positions};
+  const operands x = random_operands<float>(dice.generator(), s.e);
+  const features::result exact = features::definition(s, x);
+  s.options.bias.data = biases.data();
+  s.options.mask.data = masks.get();
+  s.options.bias.key_stride = s.options.mask.key_stride = 2;
+  std::vector<double> sums;
+  const features::bounds<float> bound(s, x);
+  CHECK(reference::worst_error<float>(run<float>(s, x, sums), exact.out, bound.out) <= 1);
+  CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * 0x1p-24);
 }
 
 TEST_CASE("a learned sink is counted once, however many splits the keys are cut into") {

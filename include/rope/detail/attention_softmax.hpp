@@ -10,6 +10,7 @@
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/exp2.hpp>
+#include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
@@ -25,12 +26,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Keys [first, last) of a tile.
-struct tile_range {
-  Index first, last;
-  bool empty() const { return first >= last; }
-};
 
 /// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
 struct strip_rows {
@@ -57,47 +52,6 @@ struct score_factors {
       : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
         cap(rules.options().softcap * log2_e) {}
 };
-
-/// Where a row meets a tile: the part of its keys that lies in [begin, begin + count), relative to begin, and
-/// whether keys inside this part may be hidden.
-struct row_in_tile {
-  tile_range range;
-  bool has_holes;
-};
-
-inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
-  const auto clip = [&](Index first, Index last) {
-    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
-  };
-  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
-  if (low.empty() && high.empty()) return {{0, 0}, false};
-  if (low.empty()) return {high, by_key};
-  if (high.empty()) return {low, by_key};
-  return {{low.first, high.last}, true};
-}
-
-/// Marks the keys of `row.range` that query (b, h, i) does not see, and returns the first one that it sees,
-/// or the end of the range.
-inline Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
-                        tile_range range, bool* hidden) {
-  for (Index j = range.first; j < range.last; ++j) hidden[j] = !keys.contains(begin + j);
-  if (!rules.in_order()) {
-    const std::int64_t position = rules.query_position(b, i);
-    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !rules.admits(position, of_keys[j]);
-  }
-  if (const auto& mask = rules.options().mask) {
-    const bool* row = mask.at(b, h, i);
-    const Index step = mask.key_step();
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= !row[(begin + j) * step];
-  }
-  if (const auto& bias = rules.options().bias) {
-    const float* row = bias.at(b, h, i);
-    const Index step = bias.key_step();
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= visibility::hides(row[(begin + j) * step]);
-  }
-  return std::find(hidden + range.first, hidden + range.last, false) - hidden;
-}
 
 /// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
 template <class A>
@@ -160,10 +114,8 @@ class tile_softmax {
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     for (Index c = 0; c < channels; ++c) sum_of(c) *= shrink_[r];
     const tile_range range = met_[r].range;
-    if (range.empty()) return;
-    find(r);
     for (Index j = range.first; j < range.last; ++j) {
-      if (hidden_[j]) continue;
+      if (met_[r].has_holes && hidden_[r][j]) continue;
       const auto* value = value_of(j);
       for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * static_cast<A>(value[c]);
     }
@@ -174,9 +126,10 @@ class tile_softmax {
 
   const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
 
-  Index find(Index r) {
+  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees.
+  Index mark_hidden(Index r) {
     return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
-                      met_[r].range, hidden_);
+                      met_[r].range, hidden_[r]);
   }
 
   /// The packets that the row's part of the tile touches.
@@ -194,20 +147,19 @@ class tile_softmax {
     }
     A seen = row[range.first];
     if (met_[r].has_holes) {
-      const Index first = find(r);
+      const Index first = mark_hidden(r);
       if (first == range.last) {
         met_[r].range = {0, 0};
         return false;
       }
-      if (const auto& bias = rules_.options().bias) {
-        const float* added = bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r));
-        for (Index j = range.first; j < range.last; ++j)
-          if (!hidden_[j])
-            row[j] += static_cast<A>(added[(begin_ + j) * bias.key_step()]) * static_cast<A>(log2_e);
-      }
+      const key_mark<A>* hidden = hidden_[r];
+      if (const auto& bias = rules_.options().bias)
+        for_each_entry(bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)), bias.key_step(),
+                       begin_, range, [&](Index j, float added) {
+                         row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+                       });
       seen = row[first];
-      for (Index j = range.first; j < range.last; ++j)
-        if (hidden_[j]) row[j] = seen;
+      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
     }
     std::fill(row + whole.first, row + range.first, seen);
     std::fill(row + range.last, row + whole.last, seen);
@@ -231,11 +183,8 @@ class tile_softmax {
     if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (met_[r].has_holes) {
-        find(r);
-        for (Index j = range.first; j < range.last; ++j)
-          if (hidden_[j]) row[j] = A(0);
-      }
+      if (met_[r].has_holes)
+        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
     }
@@ -249,8 +198,14 @@ class tile_softmax {
     const Index i = strip_.token_of(r), b = strip_.batch_row;
     const auto kept = dropout_mask(rules_.options().dropout, rules_.options().dropout_seed)
                           .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
-    for (Index j = met_[r].range.first; j < met_[r].range.last; ++j)
-      if (!kept.keeps(rules_.key_position(b, begin_ + j))) row[j] = A(0);
+    const tile_range range = met_[r].range;
+    if (rules_.in_order()) {
+      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
+      for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(start + j) ? row[j] : A(0);
+    } else {
+      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
+      for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(positions[j]) ? row[j] : A(0);
+    }
   }
 
   const visibility& rules_;
@@ -261,7 +216,7 @@ class tile_softmax {
   bool hides_ = false;
   row_in_tile met_[std::size_t(rows)];
   A shrink_[std::size_t(padded_rows)];
-  bool hidden_[std::size_t(tile)];
+  key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
 
 /// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive

@@ -40,10 +40,12 @@ template <class P>
 EIGEN_ALWAYS_INLINE P nearest_integer(const P& x) {
 #if defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (has_scaling<P>) {
+    // The forms with a mask of all lanes: GCC 12 warns of an undefined register in the others.
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     if constexpr (lanes<P> == 16)
-      return P(_mm512_roundscale_ps(__m512(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      return P(_mm512_maskz_roundscale_ps(0xffff, __m512(x), nearest));
     else
-      return P(_mm512_roundscale_pd(__m512d(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      return P(_mm512_maskz_roundscale_pd(0xff, __m512d(x), nearest));
   } else
 #endif
   {
@@ -60,9 +62,9 @@ EIGEN_ALWAYS_INLINE P scale_by_power_of_two(const P& x, const P& n) {
 #if defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (has_scaling<P>) {
     if constexpr (lanes<P> == 16)
-      return P(_mm512_scalef_ps(__m512(x), __m512(n)));
+      return P(_mm512_maskz_scalef_ps(0xffff, __m512(x), __m512(n)));
     else
-      return P(_mm512_scalef_pd(__m512d(x), __m512d(n)));
+      return P(_mm512_maskz_scalef_pd(0xff, __m512d(x), __m512d(n)));
   } else
 #endif
   {

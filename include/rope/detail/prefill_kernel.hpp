@@ -96,6 +96,7 @@ class prefill_block {
     for (Index t = 0; t < tokens_; ++t) {
       const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
       if (keys.empty()) continue;
+      positions_.include(call_.rules.query_position(b_, first_ + t));
       begin = (std::min)(begin, keys.hull_begin());
       end = (std::max)(end, keys.hull_end());
     }
@@ -138,9 +139,12 @@ class prefill_block {
   }
 
   bool any_sees(Index begin, Index count) const {
-    for (Index t = 0; t < tokens_; ++t)
-      if (!meet(m_.visible[t], begin, count, false).range.empty()) return true;
-    return false;
+    bool met = false;
+    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(m_.visible[t], begin, count, false).range.empty();
+    if (!met || call_.rules.in_order()) return met;
+    const std::int64_t* keys = call_.rules.listed_key_positions(b_) + begin;
+    const auto [low, high] = std::minmax_element(keys, keys + count);
+    return call_.rules.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
   }
 
   void pack_tile(Index begin, Index count) {
@@ -217,6 +221,7 @@ class prefill_block {
   Index b_, kv_, first_, tokens_;
   score_factors factors_;
   prefill_scratch<T> m_;
+  position_range positions_;  // of queries that see a key
 };
 
 }  // namespace detail

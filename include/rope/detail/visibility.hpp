@@ -48,6 +48,21 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
+/// The keys that the rules of position admit for a query, or for some query of several: those at
+/// [near_first, near_last], and the sinks at [0, sinks_end).
+struct position_rule {
+  std::int64_t near_first, near_last, sinks_end;
+
+  bool operator()(std::int64_t key) const {
+    // Without branches, so that a loop over keys is one of vectors.
+    return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
+  }
+  /// Whether some position of [low, high] may be admitted.
+  bool meets(std::int64_t low, std::int64_t high) const {
+    return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
+  }
+};
+
 /// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
 /// do not decide, sees_key() holds.
 class visibility {
@@ -125,14 +140,18 @@ class visibility {
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return in_order_ || admits(query_position(b, i), key_position(b, j));
+    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
   }
 
-  /// The rules of position alone.
-  bool admits(std::int64_t query, std::int64_t key) const {
-    if (options_.causal && key > query) return false;
-    if (options_.window == 0 || (key >= 0 && key < options_.sinks)) return true;
-    return key >= retreat(query, options_.window - 1) && key <= advance(query, options_.window - 1);
+  /// What the rules of position admit for a query, and for some query of positions [first, last].
+  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
+  position_rule rule_of(std::int64_t first, std::int64_t last) const {
+    using limits = std::numeric_limits<std::int64_t>;
+    const std::int64_t end = options_.causal ? last : (limits::max)();
+    if (options_.window == 0) return {(limits::min)(), end, 0};
+    const std::int64_t sinks = options_.sinks;
+    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
+            sinks <= end ? sinks : advance(end, 1)};
   }
 
   /// Whether query i of row b, in head h, sees key j: everything above in one word.
