@@ -1,12 +1,14 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
-// values, rotation inside attention beside the same attention without it. And the same attention written as
-// Eigen products. Names: what/queries x keys x heads + key heads x head_dim/threads.
+// values, rotation and options of attention beside the same attention without them. And the same attention
+// written as Eigen products. Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "other_attention.hpp"
 #include "support.hpp"
 
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <thread>
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -207,6 +209,28 @@ void rotation_inside(benchmark::State& state, shape s) {
       state, x.bytes(), [&] { x.attend(); }, [&] { x.rotate_and_attend(); });
 }
 
+/// The share is the time of the causal attention over that of the same with an option besides.
+void option_beside_none(benchmark::State& state, shape s, const std::string& name) {
+  const operands x(s, false);
+  const auto size = static_cast<std::size_t>(s.queries * s.keys);
+  std::vector<float> bias(static_cast<std::size_t>(s.heads) * size);
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = -0.001f * static_cast<float>(i * 7919 % 997);
+  const std::unique_ptr<bool[]> mask(new bool[size]);
+  for (std::size_t i = 0; i < size; ++i) mask[i] = i * 7919 % 97 > 19;
+  std::vector<std::int64_t> queries, keys;
+  for (Index i = 0; i < s.queries; ++i) queries.push_back(i);
+  for (Index j = 0; j < s.keys; ++j) keys.push_back((j + 300) % s.keys);
+  rope::attention_options options;
+  if (name == "softcap") options.softcap = 30;
+  if (name == "bias") options.bias = rope::scores(bias.data(), 1, s.heads, s.queries, s.keys);
+  if (name == "shared_bias") options.bias = rope::scores(bias.data(), 1, 1, 1, s.keys);
+  if (name == "mask") options.mask = rope::scores(mask.get(), 1, 1, s.queries, s.keys);
+  if (name == "dropout") options.dropout = 0.1;
+  if (name == "positions") options.query_positions = queries, options.key_positions = keys;
+  bench::beside_the_limit(
+      state, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); });
+}
+
 void add(const std::string& name, const auto& body) {
   benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
 }
@@ -256,6 +280,10 @@ int main(int argc, char** argv) {
                 (threads == 1 ? " thread" : " threads"),
             [=](benchmark::State& state) { decode(state, s, threads, cached); });
       }
+  for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"})
+    add(std::string("option/") + option + "/1024x1024x8+2x128/1 thread", [=](benchmark::State& state) {
+      option_beside_none(state, {1024, 1024, 8, 2, 128}, option);
+    });
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -166,6 +166,7 @@ void register_layout() {
   for (const Index head_dim : {64, 80, 96, 256}) {
     register_in_place<Layout, float>({1, 1, 32, head_dim});
     register_in_place<Layout, float>({1, 512, 32, head_dim});
+    register_in_place<Layout, float>({1, 4096, 32, head_dim});
   }
   for (const shape& partial : {shape{1, 4096, 32, 128, 32, 0}, shape{1, 4096, 16, 192, 64, 128}})
     register_in_place<Layout, float>(partial);

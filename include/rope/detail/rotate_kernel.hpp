@@ -2,6 +2,7 @@
 #ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_DETAIL_ROTATE_KERNEL_HPP
 
+#include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
 #include <utility>  // std::index_sequence
@@ -225,6 +226,16 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
     rotate_scalars<Layout>(x, row, first);
 }
 
+/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
+/// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
+template <class Layout, class T, class P, bool apart>
+bool in_one_pass(Index pairs) {
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+  return pairs <= pairs_in_block<Layout, T, P, apart> &&
+         (sizeof(T) == 2 ||
+          (pairs % step == 0 && std::has_single_bit(static_cast<std::size_t>(pairs / step))));
+}
+
 /// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
 /// another one.
 template <class T>
@@ -247,14 +258,14 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     // AVX-512).
     constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
     constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
-    const bool held = row.pairs <= pairs_in_block<Layout, T, P, apart>;
+    const bool held = in_one_pass<Layout, T, P, apart>(row.pairs);
     if (!streams || (held && (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>))) {
       rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(x, row, 0);
       return;
     }
-    // Where the registers do not hold the row, passing through the heads once per part of it would leave the
-    // order of memory, which costs more than reading the row from the L1 cache for each head.
-    const Index together = row.pairs <= pairs_in_block<Layout, T, P, last_apart> ? x.heads : 1;
+    // Passing through the heads once per part of a row would leave the order of memory, which costs more than
+    // reading the row from the L1 cache for each head.
+    const Index together = in_one_pass<Layout, T, P, last_apart>(row.pairs) ? x.heads : 1;
     for (Index h = 0; h < x.heads; h += together) {
       if (std::is_same_v<Layout, half_split> && together == 1)
         read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
