@@ -175,6 +175,16 @@ def attention(cases, note):
                     (tokens, case["ms"] * case["share"]))
     curves("attention_tokens.svg", "Causal attention, 4 query heads on 1 key head of 128, float, one thread", note,
            series, "tokens", "milliseconds", {"peak multiply-adds on the visible half": "5 4"})
+    memory = {}
+    for name, case in cases.items():
+        if name.startswith("tokens/rotated/") and case.get("scratch_KiB"):
+            tokens = int(name.split("/")[2].split("x")[0])
+            for one, kib in (("scratch of rope attention with rotation", case["scratch_KiB"]),
+                             ("its keys and values", tokens * 2 * 128 * 4 / 1024),
+                             ("scores of one head, tokens x tokens", tokens * tokens * 4 / 1024)):
+                memory.setdefault(one, []).append((tokens, kib))
+    curves("attention_memory.svg", "Memory of causal attention, 4 query heads on 1 key head of 128, float, one thread",
+           note, memory, "tokens", "KiB", {"its keys and values": "5 4", "scores of one head, tokens x tokens": "5 4"})
 
 
 def share(cases, name):

@@ -158,8 +158,9 @@ inline double grouped(double value) {
   return stored;
 }
 
-/// An angle in [0, pi / 4] as head + tail [rad]. The head has 26 bits, so that its square is exact in double
-/// without any error compensation, which -ffast-math would remove; the tail has the 53 bits after them.
+/// An angle in [0, pi / 4] as head + tail [rad]. The head has at most 26 bits, so that its square is exact in
+/// double without any error compensation, which -ffast-math would remove; the tail has the 53 bits after
+/// them.
 struct small_angle {
   double head;
   double tail;

@@ -269,6 +269,35 @@ TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of t
   }
 }
 
+TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to a long double",
+          "[phase]") {
+  const std::uint64_t seed = 11;
+  CAPTURE(seed);
+  testing::random random(seed);
+  for (int sample = 0; sample < 20000; ++sample) {
+    // At most an eighth of a turn, and as small as it may get.
+    const uint128 word = random_word(random);
+    const auto places = static_cast<int>(random.integer(3, 120));
+    const uint128 turn = places < 64
+                             ? uint128{word.hi >> places, (word.lo >> places) | (word.hi << (64 - places))}
+                             : uint128{0, word.hi >> (places - 64)};
+    CAPTURE(turn.hi, turn.lo);
+    const auto [head, tail] = rope::detail::angle_for_double(turn);
+    const long double exact =
+        (static_cast<long double>(turn.hi) * 0x1p-64L + static_cast<long double>(turn.lo) * 0x1p-128L) * 2 *
+        std::numbers::pi_v<long double>;
+    int exponent = 0;
+    const double significand = std::ldexp(std::frexp(head, &exponent), 26);
+    REQUIRE(significand == std::floor(significand));
+    REQUIRE(tail >= 0);
+    REQUIRE(tail <= std::ldexp(1.0, exponent - 25));
+    // long double rounds the sum of the words, pi and two products.
+    constexpr long double rounding = std::numeric_limits<long double>::epsilon() / 2;
+    REQUIRE(std::abs(static_cast<long double>(head) + static_cast<long double>(tail) - exact) <=
+            5 * rounding * exact);
+  }
+}
+
 TEMPLATE_TEST_CASE("cos and sin of quarter turns are exact", "[phase]", float, double) {
   CHECK(same(rope::cos_sin_of<TestType>(phase{}), {1, 0}));
   CHECK(same(rope::cos_sin_of<TestType>(quarter), {0, 1}));
