@@ -23,9 +23,9 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with a call, found before anything is written.
-template <class T>
-visibility checked_attention(const head_view<const T>& q, const head_view<const T>& k,
-                             const head_view<const T>& v, const head_view<T>& out,
+template <class T, class C>
+visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
+                             const head_view<const C>& v, const head_view<T>& out,
                              const attention_options& options) {
   check_view("attention", q);
   check_view("attention", k);
@@ -52,18 +52,26 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
 }
 
 /// Queries that see nothing are not rotated, so their positions need no row of the table.
-template <class Layout, class T, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const T>& k,
+template <class Layout, class T, class C, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const frequency_table<S>& table, const visibility& rules) {
   check_rotation<Layout>(function, q, table, known_range{rules.query_range()});
   check_rotation<Layout>(function, k, table, known_range{rules.key_range()});
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                               \
-  static_assert(!std::is_const_v<T>, "attention: out must be writable");                                  \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> && \
-                    std::is_same_v<std::remove_const_t<V>, T>,                                            \
-                "attention: q, k, v and out have the same channel type")
+/// Whether keys and values of channels C can be read by queries of channels T.
+template <class T, class C>
+inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
+                                      (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
+
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                            \
+  static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
+                "attention: q and out have the same channel type");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
+                    detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
+                "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
+                "where that is float")
 
 }  // namespace detail
 
@@ -75,8 +83,8 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
 /// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]
-/// \param v        [batch, keys, k.heads, value_dim]
+/// \param k        [batch, keys, k.heads, head_dim]; of the type of q, or 16-bit channels where that is float
+/// \param v        [batch, keys, k.heads, value_dim]; of the type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  which keys are visible, how scores are formed, and what else is reported
 /// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
@@ -86,8 +94,9 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, one final
-///            rounding for half and bfloat16. The same bits for any number of threads and order of axes
-///            (tests/rope/attention.test.cpp, tests/laws/attention_features.test.cpp)
+///            rounding to the type of out; 16-bit keys and values are widened, which is exact. The same bits
+///            for any number of threads and order of axes (tests/rope/attention.test.cpp,
+///            tests/laws/attention_features.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
 ///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
@@ -104,12 +113,14 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
-  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
-  detail::attend(detail::attention_call<T, detail::no_rotation>{q, k, v, out, rules, {}}, threads);
+  using C = std::remove_const_t<K>;
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
 /// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
-/// that of `rotate` on q and k followed by `attention`; q and k are not changed.
+/// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
+/// changed.
 ///
 /// \param table  rows for the positions of the keys and of every query that sees one, see attention_options
 ///
@@ -129,10 +140,12 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   static_assert(
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
-  const auto rules = detail::checked_attention<T>(q, k, v, out, options);
-  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const T>(k), table, rules);
-  detail::attend(detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, v, out, rules, {&table}},
-                 threads);
+  using C = std::remove_const_t<K>;
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
+  detail::attend(
+      detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},
+      threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES

@@ -111,7 +111,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
                        ", got ", size));
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T>(q, k, v, out, options);
+  return checked_attention<T, T>(q, k, v, out, options);
 }
 
 }  // namespace detail

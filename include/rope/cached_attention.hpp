@@ -29,7 +29,7 @@ inline namespace ROPE_ABI {
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
 /// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
-///                values are widened
+///                values are widened while they are read
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
 ///                are written for the rest
@@ -39,9 +39,10 @@ inline namespace ROPE_ABI {
 ///            of range, the cache stores raw keys, or a ring has overwritten keys that a query sees; out is
 ///            then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
-/// Cost:      that of attention, of one row at a time; a copy of the keys and values of one head at a time
-///            where they are widened or rotated, and of those that a query sees where they are not at
-///            contiguous positions. No allocation once a call of the same size has been made on the thread
+/// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
+///            2, ..., else of one row at a time. Keys and values are read where they are, but for
+///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
+///            allocation once a call of the same size has been made on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*attention: q, k, v and out have the same channel type
+// EXPECT: error: .*attention: k and v have the channel type of q and out, or both the same 16-bit type where
 
 #include <rope/rope.hpp>
 

@@ -19,24 +19,24 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-template <class T, class Turn, class Threads>
-void attend_blocks(const attention_call<T, Turn>& call, const Threads& threads) {
-  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn>::tokens_of(call.group()));
+template <class T, class Turn, class C, class Threads>
+void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
+  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn, C>::tokens_of(call.group()));
   const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
   const Index tasks = call.q.batch * heads * blocks;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
-                 [&](Index task) {
-                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
-                   // fill the gaps.
-                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
-                   const Index b = task / heads % call.q.batch, kv = task % heads;
-                   prefill_block<T, Turn>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
-                 });
+  parallel_tasks(
+      threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim), [&](Index task) {
+        // The last tokens of a sequence see the most keys: they come first, and the short tasks
+        // fill the gaps.
+        const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
+        const Index b = task / heads % call.q.batch, kv = task % heads;
+        prefill_block<T, Turn, C>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
+      });
 }
 
-template <class T, class Turn, class Threads>
-void attend_splits(const attention_call<T, Turn>& call, const Threads& threads) {
+template <class T, class Turn, class C, class Threads>
+void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
   using A = arithmetic<T>;
   using results = decode_results<A>;
   struct decode_sums {};
@@ -52,14 +52,14 @@ void attend_splits(const attention_call<T, Turn>& call, const Threads& threads) 
   const Index keys = (std::min)(results::split, call.k.tokens);
   parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
     const Index b = task / splits;
-    decode_split<T, Turn>(call, b, results_of(b), task % splits).run();
+    decode_split<T, Turn, C>(call, b, results_of(b), task % splits).run();
   });
   for (Index b = 0; b < call.q.batch; ++b)
     for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
 }
 
-template <class T, class Turn, class Threads>
-void attend(const attention_call<T, Turn>& call, const Threads& threads) {
+template <class T, class Turn, class C, class Threads>
+void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   if (call.q.tokens * call.group() <= panel_shape<arithmetic<T>>::rows)
     attend_splits(call, threads);

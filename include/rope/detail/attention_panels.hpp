@@ -111,10 +111,10 @@ EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index firs
   });
 }
 
-/// packed[d * packed_stride + n] = rows[n * row_stride + d] for n in [0, count), zero up to `padded_count`,
-/// which is a multiple of the lanes.
-template <class A>
-void pack_transposed(const A* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
+/// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
+/// `padded_count`, which is a multiple of the lanes.
+template <class A, class X>
+void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
                      Index packed_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
@@ -131,13 +131,13 @@ void pack_transposed(const A* rows, Index row_stride, Index count, Index padded_
     }
     for (; d < depth; ++d)
       for (Index i = 0; i < L; ++i)
-        packed[d * packed_stride + n + i] = i < here ? rows[(n + i) * row_stride + d] : A(0);
+        packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
 }
 
-/// Copies channels [0, depth) of one row into panels `panel_stride` apart, zeros behind them.
-template <class A>
-void pack_row(const A* row, Index depth, A* packed, Index panel_stride) {
+/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
+template <class A, class X>
+void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width, L = lanes<P>;
   for (Index c = 0; c < depth; c += width, packed += panel_stride) {
@@ -145,7 +145,7 @@ void pack_row(const A* row, Index depth, A* packed, Index panel_stride) {
     if (here == width) {
       for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
     } else {
-      std::copy_n(row + c, here, packed);
+      for (Index i = 0; i < here; ++i) packed[i] = static_cast<A>(row[c + i]);
       std::fill(packed + here, packed + width, A(0));
     }
   }

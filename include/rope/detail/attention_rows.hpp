@@ -34,9 +34,17 @@ struct table_rotation {
 };
 
 /// A checked call of attention.
-template <class T, class Turn>
+///
+/// \tparam T  channels of queries and outputs
+/// \tparam C  channels of keys and values: T, or a 16-bit type where T is float
+template <class T, class Turn, class C = T>
 struct attention_call {
-  head_view<const T> q, k, v;
+  using stored = C;
+  /// What rotated keys are written in: the wider type, so that each channel is rounded to 16 bits once.
+  using turned = std::conditional_t<Turn::rotates, T, C>;
+
+  head_view<const T> q;
+  head_view<const C> k, v;
   head_view<T> out;
   visibility rules;
   Turn turn;
@@ -61,16 +69,33 @@ void widen(const T* from, Index count, arithmetic<T>* to) {
   channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
 }
 
+/// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.
+template <class Storage, class X>
+row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arithmetic<X>* wide) {
+  if constexpr (std::is_same_v<Storage, X>) {
+    return rows;
+  } else {
+    for (Index n = 0; n < count; ++n) widen(rows.rows + n * rows.stride, channels, wide + n * channels);
+    return {wide, channels};
+  }
+}
+
 /// Positions of tokens from `first` on, counted from there.
 struct query_positions_from {
   const visibility* rules;
   Index row, first;
   std::int64_t operator()(Index /*b*/, Index t) const { return rules->query_position(row, first + t); }
 };
+/// A key that no query sees may have a position outside the table; any row will do for it.
+template <class S>
 struct key_positions_from {
   const visibility* rules;
+  const frequency_table<S>* table;
   Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return rules->key_position(row, first + t); }
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    const std::int64_t position = rules->key_position(row, first + t);
+    return table->contains(position) ? position : table->first();
+  }
 };
 
 /// Room for the copies of as many rows as are read at a time.
@@ -93,43 +118,40 @@ void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens
 }
 
 /// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
-/// the channel type if `Storage` is T, else in the arithmetic type.
-template <class Storage, class T, class Turn>
-row_block<Storage> read_keys(const attention_call<T, Turn>& call, Index b, Index kv, Index first, Index count,
-                             const row_buffers<T>& buffers) {
-  row_block<T> block = {call.k.at(b, first, kv), call.k.token_stride};
+/// their type if that is `Storage`, else in the arithmetic type.
+template <class Storage, class T, class Turn, class C>
+row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
+                             Index count, const row_buffers<T>& buffers) {
+  const head_view<const C>& k = call.k;
+  row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
-    rotate_into(call.k, b, first, count, kv, Index{1}, call.turn, key_positions_from{&call.rules, b, first},
-                buffers.turned);
-    block = {buffers.turned, call.k.head_dim};
-  }
-  if constexpr (std::is_same_v<Storage, T>) {
-    return block;
+    const key_positions_from positions{&call.rules, call.turn.table, b, first};
+    if constexpr (std::is_same_v<T, C>) {
+      rotate_into(k, b, first, count, kv, Index{1}, call.turn, positions, buffers.turned);
+    } else {
+      for (Index n = 0; n < count; ++n)
+        widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
+      const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
+      rotate_into(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, call.turn, positions, buffers.turned);
+    }
+    return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
   } else {
-    for (Index n = 0; n < count; ++n)
-      widen(block.rows + n * block.stride, call.k.head_dim, buffers.wide + n * call.k.head_dim);
-    return {buffers.wide, call.k.head_dim};
+    return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
 
 /// Values [first, first + count) of key head `kv`, [count, value_dim].
-template <class Storage, class T, class Turn>
-row_block<Storage> read_values(const attention_call<T, Turn>& call, Index b, Index kv, Index first,
+template <class Storage, class T, class Turn, class C>
+row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {
-  const row_block<T> block = {call.v.at(b, first, kv), call.v.token_stride};
-  if constexpr (std::is_same_v<Storage, T>) {
-    return block;
-  } else {
-    for (Index n = 0; n < count; ++n)
-      widen(block.rows + n * block.stride, call.v.head_dim, buffers.wide + n * call.v.head_dim);
-    return {buffers.wide, call.v.head_dim};
-  }
+  return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count, call.v.head_dim,
+                          buffers.wide);
 }
 
 /// The query heads of key head `kv` of token i, times `factor`: channel d of head g goes to to[d * step] for
 /// {to, step} = place(g).
-template <class T, class Turn>
-void read_queries(const attention_call<T, Turn>& call, Index b, Index kv, Index i, arithmetic<T> factor,
+template <class T, class Turn, class C>
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Index i, arithmetic<T> factor,
                   const row_buffers<T>& buffers, const auto& place) {
   const Index group = call.group(), depth = call.q.head_dim;
   const T* rows = call.q.at(b, i, kv * group);

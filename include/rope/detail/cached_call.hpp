@@ -10,11 +10,13 @@
 
 #include <rope/attention.hpp>
 #include <rope/config.hpp>
-#include <rope/detail/cache_rows.hpp>  // count_of, check_counts
-#include <rope/detail/cached_keys.hpp>
+#include <rope/detail/attend.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/cache_memory.hpp>  // row_of, copy_channels, rotate_channels
+#include <rope/detail/cache_rows.hpp>    // count_of, check_counts
 #include <rope/detail/cached_options.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/visibility.hpp>  // known_range
+#include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>
@@ -43,12 +45,19 @@ std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index 
   return {positions, static_cast<std::size_t>(count)};
 }
 
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
+}
+
 /// A call of attention with a cache.
 template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
   using C = typename Cache::value_type;
   static_assert(
-      can_store<T, C> && !std::is_const_v<T>,
+      can_attend_to<T, C> && !std::is_const_v<T>,
       "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
       "type");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
@@ -84,7 +93,7 @@ class cached_call {
       if (counts_by_rank(cache_))
         attend_by_rank(b, q, out, positions);
       else
-        attend(b, rotated(q, positions), out, positions);
+        attend(b, q, out, positions);
     }
   }
 
@@ -115,17 +124,11 @@ class cached_call {
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
-      checked_attention<T>(row_of(q_, b), shape_of(cache_.keys(b)), shape_of(cache_.values(b)),
-                           row_of(out_, b), plain);
+      checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
       require(count <= cache_.size(b), "queries must be appended before they attend; q.tokens and size are",
               count, cache_.size(b));
       if (count > 0) check_row(b, count);
     }
-  }
-
-  /// The shape of a view of the cache in the type of the query; never read.
-  static head_view<const T> shape_of(const head_view<const C>& x) {
-    return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
   }
 
   void check_row(Index b, Index count) const {
@@ -157,17 +160,21 @@ class cached_call {
     }
   }
 
-  /// The whole batch in one call, where its keys can be read as they are and are at positions 0, 1, 2, ...
+  /// The whole batch in one call, where its keys are at positions 0, 1, 2, ...
   bool attend_together() const {
-    if constexpr (is_ring<Cache> || !std::is_same_v<T, C>) {
+    if constexpr (is_ring<Cache>) {
       return false;
     } else {
-      if (raw() || !counts_.empty() || q_.batch == 0) return false;
+      if (!counts_.empty() || q_.batch == 0) return false;
       const Index size = cache_.size(0);
       for (Index b = 0; b < q_.batch; ++b)
         if (cache_.size(b) != size || !counted(cache_.positions(b))) return false;
       head_view<const T> q = q_;
       if constexpr (rotates) {
+        if (raw()) {
+          attention<Layout>(q, cache_.keys(), cache_.values(), out_, *table_, options_, threads_);
+          return true;
+        }
         const head_view<T> turned =
             bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
         rotate_all<Layout, false>(q, turned, *table_, contiguous_positions{size - q.tokens}, threads_);
@@ -178,29 +185,23 @@ class cached_call {
     }
   }
 
-  /// Attention of one row, where keys must be made ready head by head, so that the copy of one head stays in
-  /// the processor's cache.
+  /// Attention of one row to keys as they are stored. Raw ones are rotated while they are read; slots without
+  /// a position are not seen.
   void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
               std::span<const std::int64_t> positions) const {
     const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
-    const bool ready = std::is_same_v<T, C> && !raw();
-    const Index group = k.heads == 0 ? 0 : q.heads / k.heads;
-    const Index step = heads_at_once(ready);
-    for (Index h = 0; h < k.heads; h += step) {
-      attention_options options =
-          options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, k.tokens});
-      options.query_positions = positions;
-      options.key_positions = cache_.positions(b);
-      attention(q.head_range(h * group, step * group), ready_keys(k.head_range(h, step), b),
-                widened_heads<read_values, T>(v.head_range(h, step)), out.head_range(h * group, step * group),
-                options, threads_);
+    attention_options options = options_of(options_, {b, q_.tokens, 0, q.heads, q.tokens, k.tokens});
+    options.query_positions = positions;
+    options.key_positions = cache_.positions(b);
+    if constexpr (rotates) {
+      if (raw()) {
+        const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
+        detail::attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {table_}},
+                       threads_);
+        return;
+      }
     }
-  }
-
-  head_view<const T> ready_keys(const head_view<const C>& k, Index b) const {
-    if constexpr (rotates)
-      if (raw()) return rotated_heads<Layout, read_keys, T>(k, *table_, cache_.positions(b));
-    return widened_heads<read_keys, T>(k);
+    attention(rotated(q, positions), k, v, out, options, threads_);
   }
 
   /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
@@ -209,7 +210,7 @@ class cached_call {
     if constexpr (is_ring<Cache> && rotates) {
       const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
       const Index sinks = cache_.policy().sinks, slots = all_k.tokens;
-      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once(false);
+      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once();
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
         const std::int64_t rank = rank_of(cache_, position);
@@ -245,10 +246,10 @@ class cached_call {
     }
   }
 
-  /// Key heads of one inner call: all, where keys are ready or sums are asked for, which lie head beside
-  /// head; else one, so that its copy stays in the processor's cache.
-  Index heads_at_once(bool ready) const {
-    return ready || !options_.log_sum_exp.empty() ? (std::max)(Index{1}, cache_.kv_heads()) : Index{1};
+  /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
+  /// its copy stays in the processor's cache.
+  Index heads_at_once() const {
+    return options_.log_sum_exp.empty() ? Index{1} : (std::max)(Index{1}, cache_.kv_heads());
   }
 
   head_view<const T> q_;

@@ -43,22 +43,23 @@ struct decode_results {
 };
 
 /// Keys [first, last) of row b, for every query.
-template <class T, class Turn>
+template <class T, class Turn, class C>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  static constexpr bool in_storage = has_packets<T, packet<A>> || std::is_same_v<T, A>;
-  // Channels stay in their type where packets convert them on the way to the registers.
-  using key_type = std::conditional_t<in_storage, T, A>;
+  using call_type = attention_call<T, Turn, C>;
+  using key_type = loadable<typename call_type::turned>;
+  using value_type = loadable<C>;
 
  public:
-  decode_split(const attention_call<T, Turn>& call, Index b, const decode_results<A>& results, Index split)
+  decode_split(const call_type& call, Index b, const decode_results<A>& results, Index split)
       : call_(call),
         b_(b),
         results_(results),
         split_(split),
         factors_(call.rules),
-        rows_(call.q.tokens * call.group()) {
+        rows_(call.q.tokens * call.group()),
+        turn_(turn_of(call)) {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
@@ -89,14 +90,33 @@ class decode_split {
     for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
     // heads take turns, a few tokens each.
-    const bool head_by_head = heads == 1 || call_.k.head_stride > call_.k.token_stride;
-    const Index at_once = head_by_head ? 1 : heads;
+    const Index at_once = heads_at_once(call_);
     for (Index kv = 0; kv < heads; kv += at_once)
-      for (Index tile = begin; tile < end; tile += shape::tile)
-        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile));
+      for (Index tile = begin; tile < end; tile += shape::tile) {
+        const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
+        const stream_ahead after = last_tile ? ahead_from(call_.k, last_head ? kv : kv + at_once, begin)
+                                             : ahead_from(call_.k, kv, tile + shape::tile);
+        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
+      }
   }
 
  private:
+  static Index heads_at_once(const call_type& call) {
+    return call.k.heads == 1 || call.k.head_stride > call.k.token_stride ? 1 : call.k.heads;
+  }
+
+  /// Tokens of a turn: two of them, of all heads that take turns, fit a core's own cache.
+  static Index turn_of(const call_type& call) {
+    const Index token = heads_at_once(call) * (std::max)(call.k.head_dim, call.v.head_dim) * Index(sizeof(C));
+    return token <= Index{4096} ? 32 : 16;
+  }
+
+  /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
+  stream_ahead ahead_from(const head_view<const C>& x, Index kv, Index token) const {
+    const Index heads = heads_at_once(call_);
+    return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride};
+  }
+
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
   A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
   A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
@@ -121,16 +141,17 @@ class decode_split {
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
-  void attend_tile(Index head, Index heads, Index begin, Index count) {
+  /// \param after  what is read after this tile
+  void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
     const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
     if (hull.empty()) return;
-    constexpr Index turn =
-        16;  // tokens of a head: whole blocks of scores, so that turns do not show in the bits
-    static_assert(turn % stream_sums == 0);
-    const Index key_turn = heads == 1 ? hull.last - hull.first : turn;
-    for (Index j = hull.first; j < hull.last; j += key_turn)
+    for (Index j = hull.first; j < hull.last; j += turn_) {
+      const bool last = j + turn_ >= hull.last;
+      stream_ahead ahead =
+          last ? ahead_from(call_.v, head, begin + hull.first) : ahead_from(call_.k, head, begin + j + turn_);
       for (Index kv = head; kv < head + heads; ++kv)
-        score(kv, begin, {j, (std::min)(j + key_turn, hull.last)});
+        score(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    }
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
@@ -140,27 +161,30 @@ class decode_split {
       else
         shrink(kv, softmax.shrink());
     }
-    for (Index j = hull.first; j < hull.last; j += turn)
+    for (Index j = hull.first; j < hull.last; j += turn_) {
+      stream_ahead ahead = j + turn_ >= hull.last ? after : ahead_from(call_.v, head, begin + j + turn_);
       for (Index kv = head; kv < head + heads; ++kv)
-        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn, hull.last)});
+        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    }
   }
 
-  void score(Index kv, Index begin, tile_range keys) {
+  /// The first rows read a few keys from memory, the others read them again from the cache.
+  void score(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
     const Index depth = call_.q.head_dim, count = keys.last - keys.first;
     const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows<4>(rows_, [&](auto group, Index r) {
+    for_groups_of_rows(rows_, [&](auto group, Index r) {
       score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
-                             scores_of(kv) + r * shape::tile + keys.first);
+                             scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
     });
   }
 
-  /// The first rows read a few values from memory, the others read them again from the cache.
-  void add_values(Index kv, Index begin, tile_range keys) {
+  void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
     const Index count = keys.last - keys.first;
-    const auto values = read_values<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
-    for_groups_of_rows<2>(rows_, [&](auto group, Index r) {
+    const auto values = read_values<value_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(rows_, [&](auto group, Index r) {
       value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
-                             sums_of(kv) + r * results_.channels, results_.channels);
+                             sums_of(kv) + r * results_.channels, results_.channels,
+                             r == 0 ? &ahead : nullptr);
     });
   }
 
@@ -172,7 +196,7 @@ class decode_split {
 
   void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
     const auto values =
-        read_values<key_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+        read_values<value_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
     A* sums = sums_of(kv);
     for (Index r = 0; r < rows_; ++r)
       softmax.visible_values(
@@ -187,12 +211,12 @@ class decode_split {
     return true;
   }
 
-  const attention_call<T, Turn>& call_;
+  const call_type& call_;
   Index b_;
   decode_results<A> results_;
   Index split_;
   score_factors factors_;
-  Index rows_;
+  Index rows_, turn_;
   A* queries_;  // [key heads, rows, head_dim]
   A* scores_;   // [key heads, rows, tile]
   row_buffers<T> buffers_;
@@ -203,9 +227,9 @@ class decode_split {
 /// Adds up the splits of one query and writes its output.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
-template <class T, class Turn>
-void merge_splits(const attention_call<T, Turn>& call, Index b, const decode_results<arithmetic<T>>& results,
-                  Index splits, Index row) {
+template <class T, class Turn, class C>
+void merge_splits(const attention_call<T, Turn, C>& call, Index b,
+                  const decode_results<arithmetic<T>>& results, Index splits, Index row) {
   using A = arithmetic<T>;
   A* sums = results.sums_of(0, row);
   const softmax_rows<A> total = results.state_of(0, row);

@@ -97,6 +97,12 @@ constexpr bool has_packets_of() {
 template <class T, class P>
 inline constexpr bool has_packets = has_packets_of<T, P>();
 
+/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
+/// its arithmetic type.
+template <class T>
+using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
+                                    T, arithmetic<T>>;
+
 /// lanes<P> channels, widened where they are 16-bit.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {

@@ -71,17 +71,18 @@ struct prefill_scratch {
 };
 
 /// One block: query tokens [first, first + tokens) of row b, of the query heads of key head kv.
-template <class T, class Turn>
+template <class T, class Turn, class C>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
 
  public:
   /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
   /// a hundredth of the work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
 
-  prefill_block(const attention_call<T, Turn>& call, Index b, Index kv, Index first, Index tokens)
+  prefill_block(const call_type& call, Index b, Index kv, Index first, Index tokens)
       : call_(call),
         b_(b),
         kv_(kv),
@@ -150,10 +151,11 @@ class prefill_block {
   void pack_tile(Index begin, Index count) {
     for (Index n = 0; n < count; n += shape::width) {
       const Index here = (std::min)(shape::width, count - n);
-      const auto keys = read_keys<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto keys =
+          read_keys<loadable<typename call_type::turned>>(call_, b_, kv_, begin + n, here, m_.buffers);
       pack_transposed(keys.rows, keys.stride, here, shape::width, m_.depth, m_.keys + n * m_.depth,
                       shape::width);
-      const auto values = read_values<A>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto values = read_values<loadable<C>>(call_, b_, kv_, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
                  shape::tile * shape::width);
@@ -217,7 +219,7 @@ class prefill_block {
     }
   }
 
-  const attention_call<T, Turn>& call_;
+  const call_type& call_;
   Index b_, kv_, first_, tokens_;
   score_factors factors_;
   prefill_scratch<T> m_;
