@@ -2,6 +2,7 @@
 #ifndef ROPE_DETAIL_ATTENTION_STREAMS_HPP
 #define ROPE_DETAIL_ATTENTION_STREAMS_HPP
 
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>  // std::integral_constant
@@ -31,9 +32,6 @@ namespace detail {
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
-/// Tokens before its use that a line is asked for again.
-inline constexpr Index stream_tokens = 12;
-
 inline constexpr Index line_bytes = 64;
 
 /// Asks for the line at an address, which need not be inside an allocation, into the cache behind the
@@ -42,16 +40,27 @@ EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after<false>(static_cast<const char*>(nullptr), address);
 }
 
-/// What is read after the present part of a stream, in the order of memory: rows of `row` bytes, `stride`
-/// bytes apart.
+/// The address of x[channels], which need not be inside an allocation.
+template <class X>
+EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
+  return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
+}
+
+/// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
+/// channels apart.
 class stream_ahead {
  public:
+  /// \param tokens  before its use that a line is asked for again
   template <class X>
-  stream_ahead(const X* first, Index row, Index stride)
+  stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
         left_(row * Index(sizeof(X))),
         row_(left_),
-        gap_((stride - row) * Index(sizeof(X))) {}
+        gap_((stride - row) * Index(sizeof(X))),
+        tokens_(tokens) {}
+
+  /// Tokens from the present one to the one to ask for again.
+  Index tokens() const { return tokens_; }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
@@ -64,7 +73,7 @@ class stream_ahead {
 
  private:
   std::uintptr_t next_;
-  Index left_, row_, gap_;
+  Index left_, row_, gap_, tokens_;
 };
 
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
@@ -74,13 +83,15 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
 
-/// sums[n * rows + r] += queries[r * query_stride ..] * keys[n * stride ..] for one packet of channels.
+/// sums[r * keys + n] += queries[r * query_stride ..] * keys[n * stride ..] for one packet of channels.
 template <class P, class A, class K, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, const K* keys, Index stride,
-                                      P* sums, std::index_sequence<r...> rows, std::index_sequence<n...>) {
-  const P query[] = {in_register(load<P>(queries + Index(r) * query_stride))...};
-  (multiply_add_each<int(n * sizeof...(r))>(
-       in_register(load<P>(keys + Index(n) * stride)), sums, [&](Index row) { return query[row]; }, rows),
+                                      P* sums, std::index_sequence<r...>,
+                                      std::index_sequence<n...> each_key) {
+  const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
+  (multiply_add_each<int(r * sizeof...(n))>(
+       in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
+       each_key),
    ...);
 }
 
@@ -99,15 +110,18 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   const auto multiply = [&](Index d) {
     score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
   };
+  std::uintptr_t next = 0, again = 0;
+  if (ahead != nullptr) {
+    next = ahead->take(count * depth * Index(sizeof(K)));
+    again = address_after(keys.rows, ahead->tokens() * keys.stride);
+  }
   Index d = 0;
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(count * line_bytes),
-                           again = reinterpret_cast<std::uintptr_t>(keys.rows + d);
       (prefetch_line(next + n * line_bytes), ...);
-      (prefetch_line(
-           again + static_cast<std::uintptr_t>((Index(n) + stream_tokens) * keys.stride * Index(sizeof(K)))),
-       ...);
+      (prefetch_line(again + static_cast<std::uintptr_t>(Index(n) * keys.stride * Index(sizeof(K)))), ...);
+      next += count * line_bytes;
+      again += line_bytes;
     }
     for (Index p = 0; p < line; p += L) multiply(d + p);
   }
@@ -122,8 +136,8 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
       totals[i] +=
-          queries[i % rows * query_stride + d] * static_cast<A>(keys.rows[i / rows * keys.stride + d]);
-  for (Index i = 0; i < Index(size); ++i) scores[i % rows * panel_shape<A>::tile + i / rows] = totals[i];
+          queries[i / count * query_stride + d] * static_cast<A>(keys.rows[i % count * keys.stride + d]);
+  for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
 /// Scores of `rows` queries with keys [0, count).
@@ -160,13 +174,13 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Inde
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
      ...);
   };
-  const auto again = static_cast<std::uintptr_t>(stream_tokens * values.stride * Index(sizeof(V)));
   for (Index j = 0; j < count; ++j, value += values.stride) {
     if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(bytes), here = reinterpret_cast<std::uintptr_t>(value);
+      const std::uintptr_t next = ahead->take(bytes),
+                           again = address_after(value, ahead->tokens() * values.stride);
       for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
         prefetch_line(next + line);
-        prefetch_line(here + again + line);
+        prefetch_line(again + line);
       }
     }
     step(j, std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(packets)>{});

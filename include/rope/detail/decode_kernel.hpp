@@ -105,16 +105,17 @@ class decode_split {
     return call.k.heads == 1 || call.k.head_stride > call.k.token_stride ? 1 : call.k.heads;
   }
 
-  /// Tokens of a turn: two of them, of all heads that take turns, fit a core's own cache.
+  /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
+  /// is on its way.
   static Index turn_of(const call_type& call) {
     const Index token = heads_at_once(call) * (std::max)(call.k.head_dim, call.v.head_dim) * Index(sizeof(C));
-    return token <= Index{4096} ? 32 : 16;
+    return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
   stream_ahead ahead_from(const head_view<const C>& x, Index kv, Index token) const {
     const Index heads = heads_at_once(call_);
-    return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride};
+    return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
