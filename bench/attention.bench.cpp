@@ -1,7 +1,8 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
-// values, rotation and options of attention beside the same attention without them. And the same attention
-// written as Eigen products. Names: what/queries x keys x heads + key heads x head_dim/threads.
+// values, rotation and options of attention beside the same attention without them. A cache of 16-bit keys
+// and values is decoded from beside a read of its bytes. And the same attention written as Eigen products.
+// Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "other_attention.hpp"
 #include "support.hpp"
@@ -202,6 +203,33 @@ void decode(benchmark::State& state, shape s, int threads, bool cached) {
       });
 }
 
+/// Float queries and a full kv_cache of channels C, beside a read of the bytes that it holds.
+template <class C>
+void decode_from_cache(benchmark::State& state, shape s, int threads) {
+  const operands x(s, false);
+  rope::kv_cache<C> cache(1, s.keys, s.kv_heads, s.head_dim);
+  cache.append(x.k, x.v);
+  const Index words = s.keys * s.kv_heads * s.head_dim * Index(sizeof(C)) / Index(sizeof(float));
+  const auto read = [&](Index part) {  // the yardstick of the cases above, whatever the bytes mean
+    const C* channels = part == 0 ? cache.keys().data : cache.values().data;
+    benchmark::DoNotOptimize(
+        Eigen::Map<const Eigen::ArrayXf>(reinterpret_cast<const float*>(channels), words).sum());
+  };
+  bench::beside_the_limit(
+      state, x.bytes() / sizeof(float) * sizeof(C),
+      [&] {
+        if (threads == 2) return bench::pool().parallel_for(2, read);
+        read(0);
+        read(1);
+      },
+      [&] {
+        if (threads == 2)
+          rope::attention(x.q, cache, x.out, {}, {}, bench::pool());
+        else
+          rope::attention(x.q, cache, x.out);
+      });
+}
+
 /// The share is the time without rotation over the time with it: 1 where rotation is free.
 void rotation_inside(benchmark::State& state, shape s) {
   const operands x(s, false);
@@ -280,6 +308,18 @@ int main(int argc, char** argv) {
                 (threads == 1 ? " thread" : " threads"),
             [=](benchmark::State& state) { decode(state, s, threads, cached); });
       }
+  for (const Index keys : {4096, 16384})
+    for (const int threads : {1, 2}) {
+      const shape s = {1, keys, 32, 8, 128};
+      const std::string of =
+          "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+      add("decode/kv_cache_float" + of,
+          [=](benchmark::State& state) { decode_from_cache<float>(state, s, threads); });
+      add("decode/kv_cache_half" + of,
+          [=](benchmark::State& state) { decode_from_cache<Eigen::half>(state, s, threads); });
+      add("decode/kv_cache_bfloat16" + of,
+          [=](benchmark::State& state) { decode_from_cache<Eigen::bfloat16>(state, s, threads); });
+    }
   for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"})
     add(std::string("option/") + option + "/1024x1024x8+2x128/1 thread", [=](benchmark::State& state) {
       option_beside_none(state, {1024, 1024, 8, 2, 128}, option);
