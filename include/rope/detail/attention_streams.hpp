@@ -135,8 +135,8 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   }
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
-      totals[i] +=
-          queries[i / count * query_stride + d] * static_cast<A>(keys.rows[i % count * keys.stride + d]);
+      totals[i] = multiply_add(queries[i / count * query_stride + d],
+                               static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]);
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
@@ -203,10 +203,13 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
     value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
                             sum_stride, ahead);
   for (; c < channels; ++c)
-    for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r) {
+      A sum = sums[r * sum_stride + c];
       for (Index j = 0; j < count; ++j)
-        sums[r * sum_stride + c] +=
-            weights[r * panel_shape<A>::tile + j] * static_cast<A>(values.rows[j * values.stride + c]);
+        sum = multiply_add(weights[r * panel_shape<A>::tile + j],
+                           static_cast<A>(values.rows[j * values.stride + c]), sum);
+      sums[r * sum_stride + c] = sum;
+    }
 }
 
 /// Calls body(rows constant, first row) for groups of four, two and one of `rows` rows.
