@@ -73,9 +73,14 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), zero = _mm_setzero_si128();
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
   return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
                                                      _mm_unpackhi_epi16(zero, packed), 1));
+#endif
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
