@@ -334,7 +334,7 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
     // Channels below 0.5 and at most 11 keys: sums of a few roundings of numbers below 1.
     CHECK(out_error <= 200 * 0x1p-24);
     CHECK(sum_error <= 200 * 0x1p-24);
-    // Without a place for sums, keys are made ready head by head.
+    // Without a place for sums, those of ring_positions::cache are copied head by head; the others are not.
     options.log_sum_exp = {};
     result alone;
     attention<half_split>(query_view, cache, alone.view(), table, options, {}, threads);
