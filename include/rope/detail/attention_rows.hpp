@@ -30,6 +30,7 @@ template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
   using Layout = L;
+  using scalar = S;
   const frequency_table<S>* table;
 };
 
@@ -125,7 +126,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   const head_view<const C>& k = call.k;
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
-    const key_positions_from positions{&call.rules, call.turn.table, b, first};
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, call.turn.table, b, first};
     if constexpr (std::is_same_v<T, C>) {
       rotate_into(k, b, first, count, kv, Index{1}, call.turn, positions, buffers.turned);
     } else {
