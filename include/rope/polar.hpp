@@ -105,6 +105,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
                const polar_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_view("polar", x);
+  check_memory("polar", x);
   check_rotation<Layout>("polar", out, table, source);
   const Index pairs = table.pairs(), rest = x.head_dim - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||

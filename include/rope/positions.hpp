@@ -115,9 +115,13 @@ struct listed_positions {
   }
   position_range range(const char* function, Index batch, Index tokens) const {
     const auto count = static_cast<Index>(ids.size());
-    if (count != tokens && count != batch * tokens)
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
       ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
                                                 " or [batch * tokens] = ", batch * tokens, ", got ", count));
+    }
     position_range range;
     for (const I id : ids) range.include(as_position(id));
     return batch > 0 ? range : position_range{};

@@ -47,6 +47,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
                        ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
                        out.head_dim, "]"));
+  check_memory(function, out);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }

@@ -226,6 +226,29 @@ TEST_CASE("ids of another length than tokens or batch times tokens are refused")
         "ids must be [tokens] = 4 or [batch * tokens] = 12, got " + std::to_string(length)));
 }
 
+TEST_CASE("one row has one length of ids, and the error says it once") {
+  CHECK(refuses<std::invalid_argument>(std::vector<int>(3), 1, L, "ids must be [tokens] = 4, got 3"));
+  CHECK(refuses<std::invalid_argument>(std::vector<int>(1), 0, L,
+                                       "ids must be [tokens] = 4 or [batch * tokens] = 0, got 1"));
+}
+
+TEST_CASE("a start that leads out of the table is shown with the positions it leads to") {
+  CHECK(refuses<std::out_of_range>(298, B, L,
+                                   "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
+                                   "(start 298, 4 tokens)"));
+  CHECK(refuses<std::out_of_range>(
+      int64_max - 1, B, L,
+      "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
+  // One position says it all.
+  CHECK(testing::throws_saying<std::out_of_range>(
+      [] {
+        std::vector<float> x(4);
+        rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4),
+                                       rope::frequency_table<float>(rope::frequencies(4), 5), 7);
+      },
+      "rope::rotate: position 7 is outside the table's [0, 5)"));
+}
+
 TEST_CASE("row starts are refused if their number is wrong or a row leaves the table") {
   for (const std::size_t length : {0u, 1u, 2u, 4u, 12u}) {
     const std::vector<int> starts(length);

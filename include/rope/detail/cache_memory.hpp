@@ -158,6 +158,7 @@ class cache_memory {
       ROPE_THROW(std::invalid_argument,
                  message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
                          "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    check_memory(function, x);
   }
 
   std::size_t checked_size(const char* owner, Index head_dim) const {

@@ -94,8 +94,8 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;
-      const head_view<const float> q = bshd(static_cast<const float*>(nullptr), 1, count, 1, shape.head_dim);
-      check_rotation<Layout>(function, q, *table, known_range{positions_read(cache, b, count)});
+      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
+                             known_range{positions_read(cache, b, count)});
     }
   }
 }

@@ -63,6 +63,7 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
                message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
+  check_memory(function, d_x);
 }
 
 /// Given entries do not say which frequencies and positions they come from.

@@ -72,9 +72,7 @@ struct block_pass {
   /// What can be wrong with positions, before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, Index batch, Index queries, Index keys) const {
-    const head_view<T> q = bshd(static_cast<T*>(nullptr), batch, queries, shape.heads, shape.head_dim);
-    const head_view<T> k = bshd(static_cast<T*>(nullptr), batch, keys, shape.kv_heads, shape.head_dim);
-    rotation.check(q, k);
+    rotation.check(batch, queries, keys, shape.head_dim);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -113,8 +111,7 @@ inline constexpr bool is_segmented<segments<I>> = true;
 
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
-  template <class T>
-  void check(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
+  void check(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
   template <class T>
   void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
   template <class T>
@@ -148,10 +145,11 @@ struct block_rotation {
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
-  template <class T>
-  void check(const head_view<T>& q, const head_view<T>& k) const {
-    check_rotation<Layout>("multi_head_attention", q, table, position_source(query_positions, q.tokens));
-    check_rotation<Layout>("multi_head_attention", k, table, position_source(key_positions, k.tokens));
+  void check(Index batch, Index queries, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
     if constexpr (is_segmented<PQ>)
       if (query_positions.offsets.size() != key_positions.offsets.size())
         ROPE_THROW(std::invalid_argument,

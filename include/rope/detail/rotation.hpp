@@ -5,6 +5,7 @@
 #include <algorithm>  // std::copy, std::min, std::max
 #include <cstdint>
 #include <functional>  // std::less
+#include <string>
 #include <type_traits>
 #include <utility>  // std::pair
 
@@ -41,6 +42,14 @@ void check_view(const char* function, const head_view<T>& x) {
                                               x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
+/// A view of something is of memory; one that only tells a shape is not given to this.
+template <class T>
+void check_memory(const char* function, const head_view<T>& x) {
+  if (x.data == nullptr && x.size() != 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                              ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
 /// Whether the view covers every element between its first and its last one.
 template <class T>
 bool is_dense(const head_view<T>& x) {
@@ -61,20 +70,38 @@ bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
-template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
-                    const Source& positions) {
-  check_view(function, x);
-  if (table.rotary_dim() > x.head_dim)
+/// How positions were given, where one of them alone does not show it.
+template <class Source>
+std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
+  return {};
+}
+inline std::string as_given(const contiguous_positions& positions, Index tokens) {
+  if (tokens == 1) return {};
+  std::string text = ", got positions ";
+  append(text, positions.start);
+  append(text, " to ");
+  append(text, advance(positions.start, tokens - 1));
+  append(text, " (start ");
+  append(text, positions.start);
+  append(text, ", ");
+  append(text, tokens);
+  append(text, " tokens)");
+  return text;
+}
+
+/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
+template <class Layout, class S, class Source>
+void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
+                    const frequency_table<S>& table, const Source& positions) {
+  if (table.rotary_dim() > head_dim)
     ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", x.head_dim));
-  const position_range range = positions.range(function, x.batch, x.tokens);
+                                              table.rotary_dim(), " of ", head_dim));
+  const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(
-        std::out_of_range,
-        message(function, ": position ", table.contains(range.smallest) ? range.largest : range.smallest,
-                " is outside the table's [", table.first(), ", ", table.last(), ")"));
+    ROPE_THROW(std::out_of_range, message(function, ": position ",
+                                          table.contains(range.smallest) ? range.largest : range.smallest,
+                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
+                                          as_given(positions, tokens).c_str()));
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
     for (Index i = 0; i < table.pairs(); ++i) {
       const Index u = Layout::first(i, table.pairs()), v = Layout::second(i, table.pairs());
@@ -84,6 +111,15 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
                            table.rotary_dim(), "), got ", u, " and ", v, " for pair ", i));
     }
   }
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// A view of something has memory: a null pointer is refused by the functions that read or write it, before
+// anything is written, and is allowed where there is nothing.
+#include <rope/rope.hpp>
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+namespace {
+
+const frequency_table<float> table(frequencies(4), 10);
+const std::string shape = ": a view must have data, got null for [2, 3, 2, 4]";
+
+head_view<float> null() { return bshd(static_cast<float*>(nullptr), 2, 3, 2, 4); }
+head_view<float> nothing() { return bshd(static_cast<float*>(nullptr), 2, 0, 2, 4); }
+
+/// Memory that nobody may have written.
+struct ones {
+  std::vector<float> memory = std::vector<float>(48, 1.0f);
+  head_view<float> view() { return bshd(memory.data(), 2, 3, 2, 4); }
+  ~ones() { CHECK(memory == std::vector<float>(48, 1.0f)); }
+};
+
+template <class Call>
+void check_refused(const char* function, const Call& call) {
+  CAPTURE(function);
+  CHECK(throws_saying<std::invalid_argument>(call, std::string("rope::") + function + shape));
+}
+
+}  // namespace
+
+TEST_CASE("a view without data is refused by every form of rotate") {
+  ones x;
+  check_refused("rotate", [] { rotate<half_split>(null(), table); });
+  check_refused("unrotate", [] { unrotate<interleaved>(null(), table, 2); });
+  check_refused("rotate", [&] { rotate<half_split>(null(), x.view(), table); });
+  check_refused("rotate", [&] { rotate<half_split>(x.view(), null(), table, 3); });
+  check_refused("rotate", [&] { rotate<half_split>(std::pair(x.view(), null()), table, 3); });
+  check_refused("rotate", [&] { rotate<half_split>(std::pair(null(), x.view()), table, 3); });
+  check_refused("rotate_gradient", [] { rotate_gradient<half_split>(null(), table); });
+  check_refused("rotate_gradient", [&] { rotate_gradient<half_split>(x.view(), null(), table); });
+  check_refused("angle_gradient", [&] { angle_gradient<half_split>(x.view(), null(), table); });
+  check_refused("angle_gradient", [&] { angle_gradient<half_split>(null(), x.view(), table); });
+  check_refused("rotate_heads", [] { rotate_heads<half_split>(null(), std::vector(2, table)); });
+  check_refused("polar", [] {
+    std::vector<float> wide(2 * 3 * 2 * 6);
+    polar<half_split>(null(), bshd(wide.data(), 2, 3, 2, 6), table);
+  });
+}
+
+TEST_CASE("a view without data is refused by caches and merges") {
+  ones x;
+  kv_cache<float> cache(2, 8, 2, 4), raw(2, 8, 2, 4, 0, key_storage::raw);
+  ring_cache<float> ring(2, {.window = 4}, 2, 4);
+  check_refused("kv_cache::append", [&] { cache.append(null(), x.view()); });
+  check_refused("kv_cache::append", [&] { cache.append(x.view(), null()); });
+  check_refused("kv_cache::append", [&] { raw.append(x.view(), null()); });
+  check_refused("kv_cache::append", [&] { cache.append<half_split>(null(), x.view(), table); });
+  check_refused("kv_cache::append", [&] { cache.append<half_split>(x.view(), null(), table); });
+  check_refused("ring_cache::append", [&] { ring.append(x.view(), null()); });
+  check_refused("ring_cache::append", [&] { ring.append<half_split>(null(), x.view(), table); });
+  CHECK(cache.size() == 0);
+  CHECK(raw.size() == 0);
+  CHECK(ring.next_positions()[0] == 0);
+  std::vector<double> sums(12);
+  check_refused("merge", [&] { merge(null(), std::span(sums), x.view(), std::span<const double>(sums)); });
+  check_refused("merge", [&] { merge(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
+}
+
+TEST_CASE("a view of nothing needs no data") {
+  kv_cache<float> cache(2, 8, 2, 4);
+  ring_cache<float> ring(2, {.window = 4}, 2, 4);
+  CHECK_NOTHROW(rotate<half_split>(nothing(), table));
+  CHECK_NOTHROW(rotate<half_split>(nothing(), nothing(), table));
+  CHECK_NOTHROW(cache.append<half_split>(nothing(), nothing(), table));
+  CHECK_NOTHROW(ring.append(nothing(), nothing()));
+  CHECK_NOTHROW(attention(nothing(), nothing(), nothing(), nothing()));
+  CHECK_NOTHROW(attention<half_split>(nothing(), cache, nothing(), table));
+}
