@@ -15,7 +15,8 @@
 #include <rope/detail/cache_rows.hpp>
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/phase.hpp>
+#include <rope/layout.hpp>
+#include <rope/positions.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -35,9 +36,9 @@ inline namespace ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// A token's position is one more than the largest in its row when it is appended, 0 in an empty row; `shift`
-/// changes it. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
-/// query that reads them all.
+/// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
+/// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
+/// keys of one head are contiguous for a query that reads them all.
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
 ///
@@ -89,17 +90,7 @@ class kv_cache {
   ///          std::length_error if the tokens do not fit
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
   void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
-    check_new(k, v, counts);
-    if (!rows_.empty() && rotation_.known())
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message(
-              "kv_cache::append: this cache rotates its keys, give the table, got none for keys of table ",
-              rotation_.table));
-    rotation_ = {};
-    for (Index b = 0; b < batch(); ++b)
-      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
-    rows_.append(k.tokens, counts);
+    store("kv_cache::append", k, v, next_source(), counts);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -110,26 +101,40 @@ class kv_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               std::span<const Index> counts = {}) {
-    check_new(k, v, counts);
-    if (storage_ == key_storage::raw)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("kv_cache::append: raw keys are rotated when they are read, append(k, v), got "
-                          "table ",
-                          table.fingerprint()));
-    require<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          "kv_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
-          table, detail::contiguous_positions{rows_.next(b)});
-    for (Index b = 0; b < batch(); ++b)
-      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
-                                             table, rows_.next(b));
-    rows_.append(k.tokens, counts);
-    rotation_ = detail::rotation_by<Layout>(table);
+    static_assert(pair_layout<Layout>,
+                  "kv_cache::append: name the pairing of the channels, append<interleaved>(...) or "
+                  "append<half_split>(...)");
+    if constexpr (pair_layout<Layout>)
+      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts);
+  }
+
+  /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
+  /// start again. Attention goes by them and not by the order of appending: `causal` admits keys at positions
+  /// up to the query's, equal ones included, and `window` goes by the difference. Padding, and other
+  /// sequences in the same row, are hidden by a mask only.
+  ///
+  ///     cache.append_at<Layout>(k, v, table, ids);
+  ///     attention<Layout>(q, cache, out, table);
+  ///
+  /// \param positions  as in `rotate`
+  ///
+  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
+  template <int no_layout = 0, class K, class V, position_form P>
+  void append_at(head_view<K> k, head_view<V> v, const P& positions, std::span<const Index> counts = {}) {
+    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts);
+  }
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
+  void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
+                 std::span<const Index> counts = {}) {
+    static_assert(pair_layout<Layout>,
+                  "kv_cache::append_at: name the pairing of the channels, append_at<interleaved>(...) or "
+                  "append_at<half_split>(...)");
+    if constexpr (pair_layout<Layout>)
+      store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
+                            counts);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -158,20 +163,7 @@ class kv_cache {
                                  "table ",
                                  to.fingerprint()));
     require<Layout>(from);
-    if (from.pairs() != to.pairs())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::rebase: both tables must have the same pairs, got ", from.pairs(),
-                                 " and ", to.pairs()));
-    if (!from.is_exact_range() || !to.is_exact_range())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message(
-                     "kv_cache::rebase: the angle must be position * inv_freq in both tables, not of float "
-                     "angles or coordinates, got exact = ",
-                     from.is_exact_range(), " and ", to.is_exact_range()));
-    std::vector<phase> step = detail::steps_of(to);
-    const std::vector<phase> before = detail::steps_of(from);
-    for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
-    detail::key_turn<Layout, T> turn(std::move(step), to.attention_factor() / from.attention_factor());
+    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
         if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
@@ -212,7 +204,7 @@ class kv_cache {
           detail::message("kv_cache::shift: rotated keys are turned by a table, give it and the layout, "
                           "got a delta of ",
                           delta));
-    rows_.shift(checked_shift(first, last, delta, row), first, last, delta);
+    rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
   }
 
   /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
@@ -229,14 +221,8 @@ class kv_cache {
              batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, last, delta, row);
     require<Layout>(table);
-    if (!table.is_exact_range())
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("kv_cache::shift: the angle must be position * inv_freq, not of float angles "
-                          "or coordinates, got exact = ",
-                          table.is_exact_range()));
-    const detail::row_range rows = checked_shift(first, last, delta, row);
-    detail::key_turn<Layout, T> turn(detail::steps_of(table), 1.0);
+    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
+    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
@@ -263,17 +249,42 @@ class kv_cache {
   }
 
  private:
-  template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
-    memory_.check_new("kv_cache::append", k, v, counts);
-    rows_.check_room("kv_cache::append", k.tokens, counts);
-  }
+  /// Where the next tokens are.
+  auto next_source() const { return detail::started_rows<std::int64_t>{rows_.next()}; }
 
-  detail::row_range checked_shift(Index first, Index last, std::int64_t delta, batch_row row) const {
-    const detail::row_range rows = rows_.rows("kv_cache::shift", row);
-    rows_.check_tokens("kv_cache::shift", rows, first, last);
-    rows_.check_shift("kv_cache::shift", rows, first, last, delta);
-    return rows;
+  template <class K, class V, class Source>
+  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
+                 std::span<const Index> counts) const {
+    memory_.check_new(function, k, v, counts);
+    rows_.check_room(function, k.tokens, counts);
+    rows_.check_positions(function, k.tokens, positions);
+  }
+  template <class K, class V, class Source>
+  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
+             std::span<const Index> counts) {
+    check_new(function, k, v, positions, counts);
+    if (!rows_.empty()) detail::require_given_keys(function, rotation_);
+    rotation_ = {};
+    for (Index b = 0; b < batch(); ++b)
+      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
+    rows_.append(k.tokens, counts, positions);
+  }
+  template <class Layout, class K, class V, class S, class Source>
+  void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
+                     const frequency_table<S>& table, const Source& positions,
+                     std::span<const Index> counts) {
+    check_new(function, k, v, positions, counts);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
+    require<Layout>(table);
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,
+          detail::positions_of_row(positions, b));
+    for (Index b = 0; b < batch(); ++b)
+      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
+                                             table, detail::positions_of_row(positions, b));
+    rows_.append(k.tokens, counts, positions);
+    rotation_ = detail::rotation_by<Layout>(table);
   }
 
   detail::cache_memory<T> memory_;

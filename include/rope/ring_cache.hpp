@@ -15,6 +15,8 @@
 #include <rope/detail/cache_rows.hpp>  // check_counts, count_of
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/layout.hpp>
+#include <rope/positions.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -114,11 +116,7 @@ class ring_cache {
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
   void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
     check_new(k, v, counts);
-    if (!empty() && rotation_.known())
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("ring_cache::append: this cache rotates its keys, give the table, got none "
-                                 "for keys of table ",
-                                 rotation_.table));
+    if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
     store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
       memory_.write(k, v, b, t, 1, slot);
@@ -131,24 +129,13 @@ class ring_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               std::span<const Index> counts = {}) {
-    check_new(k, v, counts);
-    if (storage_ == key_storage::raw)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("ring_cache::append: raw keys are rotated when they are read, append(k, v), "
-                                 "got table ",
-                                 table.fingerprint()));
-    require<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
-          table, detail::contiguous_positions{seen_[at(b)]});
-    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
-      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table, position);
-    });
-    rotation_ = detail::rotation_by<Layout>(table);
+    static_assert(pair_layout<Layout>,
+                  "ring_cache::append: name the pairing of the channels, append<interleaved>(...) or "
+                  "append<half_split>(...)");
+    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -242,6 +229,23 @@ class ring_cache {
     memory_.check_new("ring_cache::append", k, v, counts);
   }
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
+
+  template <class Layout, class K, class V, class S>
+  void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
+                     std::span<const Index> counts) {
+    check_new(k, v, counts);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
+    require<Layout>(table);
+    for (Index b = 0; b < batch(); ++b)
+      detail::check_rotation<Layout>(
+          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          table, detail::contiguous_positions{seen_[at(b)]});
+    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
+      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
+                                             detail::contiguous_positions{position});
+    });
+    rotation_ = detail::rotation_by<Layout>(table);
+  }
 
   /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
   template <class Write>

@@ -67,6 +67,7 @@ TEST_CASE("a view without data is refused by caches and merges") {
   check_refused("kv_cache::append", [&] { raw.append(x.view(), null()); });
   check_refused("kv_cache::append", [&] { cache.append<half_split>(null(), x.view(), table); });
   check_refused("kv_cache::append", [&] { cache.append<half_split>(x.view(), null(), table); });
+  check_refused("kv_cache::append_at", [&] { cache.append_at(x.view(), null(), 4); });
   check_refused("ring_cache::append", [&] { ring.append(x.view(), null()); });
   check_refused("ring_cache::append", [&] { ring.append<half_split>(null(), x.view(), table); });
   CHECK(cache.size() == 0);

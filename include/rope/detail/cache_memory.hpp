@@ -127,13 +127,12 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// The same, with the keys rotated by positions `position`, `position` + 1, ...
-  template <class Layout, class K, class V, class S>
+  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const frequency_table<S>& table, std::int64_t position) {
+                     Index slot, const frequency_table<S>& table, const Source& positions) {
     rotate_channels<Layout>(row_of(k, b).token_range(first, count),
-                            row_of(keys(), b).token_range(slot, count), table,
-                            contiguous_positions{position});
+                            row_of(keys(), b).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
   }
 

@@ -13,6 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/positions.hpp>
 
 /// Which tokens each row of a cache holds, and at which positions.
 
@@ -43,6 +44,28 @@ inline void check_counts(const char* function, std::span<const Index> counts, In
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
 inline Index count_of(Index b, Index tokens, std::span<const Index> counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+
+/// The positions of row b of a batch, as those of a batch of one.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b) {
+  return {all, b};
+}
+template <class I>
+contiguous_positions positions_of_row(const started_rows<I>& all, Index b) {
+  return {all(b, 0)};
 }
 
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
@@ -103,14 +126,30 @@ class cache_rows {
                                               sizes_[b], " of ", capacity_));
     }
   }
-  void append(Index tokens, std::span<const Index> counts) {
-    for (Index b = 0; b < batch_; ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) row(at(b))[size(b) + t] = next(b) + t;
-    for (std::size_t b = 0; b < sizes_.size(); ++b) {
-      const Index count = count_of(static_cast<Index>(b), tokens, counts);
-      sizes_[b] += count;
-      next_[b] += count;
+  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
+  /// of the positions
+  template <class Source>
+  void check_positions(const char* function, Index tokens, const Source& positions) const {
+    const position_range range = positions.range(function, batch_, tokens);
+    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": positions must stay within 2^53 in magnitude, got ",
+                         range.smallest < -position_limit ? range.smallest : range.largest));
+  }
+  /// The positions may be next().
+  template <class Source>
+  void append(Index tokens, std::span<const Index> counts, const Source& positions) {
+    for (Index b = 0; b < batch_; ++b) {
+      position_range held;
+      if (size(b) > 0) held.include(next(b) - 1);
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+        row(at(b))[size(b) + t] = positions(b, t);
+        held.include(positions(b, t));
+      }
+      if (!held.empty()) next_[at(b)] = held.largest + 1;
     }
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
   }
 
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size
@@ -139,15 +178,22 @@ class cache_rows {
 
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    constexpr std::int64_t limit = std::int64_t{1} << 53;
     for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
-        if (delta < -limit - position || delta > limit - position)
+        if (delta < -position_limit - position || delta > position_limit - position)
           ROPE_THROW(std::out_of_range,
                      message(function, ": positions must stay within 2^53 in magnitude, got ", position,
                              " and a delta of ", delta));
       }
+  }
+  /// The rows of a shift that nothing speaks against.
+  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
+                          batch_row row) const {
+    const row_range those = rows(function, row);
+    check_tokens(function, those, first, last);
+    check_shift(function, those, first, last, delta);
+    return those;
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
@@ -161,6 +207,8 @@ class cache_rows {
   }
 
  private:
+  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 

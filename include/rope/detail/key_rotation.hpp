@@ -54,6 +54,22 @@ void require_rotation(const char* owner, const key_rotation& stored, const frequ
                        stored.table == table.fingerprint() ? " in another layout" : ""));
 }
 
+/// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
+inline void require_given_keys(const char* function, const key_rotation& stored) {
+  if (stored.known())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": this cache rotates its keys, give the table, got none for keys of table ",
+                       stored.table));
+}
+
+/// Throws:  std::invalid_argument, because a cache of raw keys was given a table
+template <class S>
+void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
+  ROPE_THROW(std::invalid_argument,
+             message(function, ": raw keys are rotated when they are read, append(k, v), got table ",
+                     table.fingerprint()));
+}
+
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
 template <class Layout, class T>
 class key_turn {
@@ -92,6 +108,43 @@ std::vector<phase> steps_of(const frequency_table<S>& table) {
   for (std::size_t i = 0; i < steps.size(); ++i)
     steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
   return steps;
+}
+
+/// What turns keys by steps of the table's angles, without its attention_factor.
+///
+/// Throws:  std::invalid_argument unless the angles are exact
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& table) {
+  if (!table.is_exact_range())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the angle must be position * inv_freq, not of float angles or coordinates, got "
+                       "exact = ",
+                       table.is_exact_range()));
+  return {steps_of(table), 1.0};
+}
+
+/// What turns keys from the angles of one table to those of another.
+///
+/// Throws:  std::invalid_argument unless both are of the same pairs, over a range of positions, with exact
+///          angles
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>& from,
+                                 const frequency_table<S>& to) {
+  if (from.pairs() != to.pairs())
+    ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
+                                              from.pairs(), " and ", to.pairs()));
+  if (!from.is_exact_range() || !to.is_exact_range())
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function,
+                ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
+                "got exact = ",
+                from.is_exact_range(), " and ", to.is_exact_range()));
+  std::vector<phase> step = steps_of(to);
+  const std::vector<phase> before = steps_of(from);
+  for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+  return {std::move(step), to.attention_factor() / from.attention_factor()};
 }
 
 }  // namespace detail

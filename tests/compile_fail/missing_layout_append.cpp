@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*kv_cache::append: name the pairing
+
+#include <rope/rope.hpp>
+
+void test(rope::kv_cache<float>& cache, rope::head_view<float> x, const rope::frequency_table<float>& table) {
+#ifdef SHOULD_FAIL
+  cache.append(x, x, table);
+#else
+  cache.append<rope::half_split>(x, x, table);
+#endif
+}

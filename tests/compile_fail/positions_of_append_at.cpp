@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*no matching .*function .*append_at
+
+#include <rope/rope.hpp>
+
+#include <vector>
+
+void test(rope::kv_cache<float>& cache, rope::head_view<float> x) {
+#ifdef SHOULD_FAIL
+  cache.append_at(x, x, std::vector<float>{1.5f});
+#else
+  cache.append_at(x, x, std::vector<int>{1});
+#endif
+}
