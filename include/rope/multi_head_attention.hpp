@@ -12,10 +12,11 @@
 #include <rope/cached_attention.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/cache_step.hpp>
-#include <rope/detail/head_norm.hpp>
-#include <rope/detail/message.hpp>
 #include <rope/detail/multi_head_pass.hpp>
+#include <rope/detail/projection_products.hpp>
+#include <rope/detail/workspace.hpp>
 #include <rope/multi_head_weights.hpp>
+#include <rope/parallel.hpp>
 #include <rope/positions.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
@@ -40,9 +41,15 @@ inline namespace ROPE_ABI {
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
+/// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
+/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+///
+///     block.forward(token, cache, out, table, {}, pool);
+///
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads
-/// Cost:      the projections are Eigen products, which allocate their own blocking buffers when they are
-///            large; nothing else is allocated once a call of the same size has been made on the thread
+/// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
+///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
+///            fewer; nothing else is allocated once a call of the same size has been made on the thread
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -76,8 +83,9 @@ class multi_head_attention {
   ///
   /// Requires:  out shares no element with x or a weight
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
-  void forward(const tokens& x, Index batch, writable_tokens out) const {
-    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{});
+  template <parallel_executor Threads = this_thread>
+  void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
+    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
   }
 
   /// Self-attention with rotation.
@@ -86,11 +94,11 @@ class multi_head_attention {
   ///                   causal mask goes by the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <class S, class P = std::int64_t>
+  template <class S, class P = std::int64_t, parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
-               const P& positions = P{}) const {
+               const P& positions = P{}, const Threads& threads = {}) const {
     attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, S, P, P>{table, positions, positions});
+           detail::block_rotation<Layout, S, P, P>{table, positions, positions}, threads);
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -101,19 +109,20 @@ class multi_head_attention {
   /// \param counts  [batch] or empty: row b has counts[b] new tokens; the rest attends to nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
-  template <class Cache>
+  template <class Cache, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, std::span<const Index> counts = {}) const {
-    attend_to_cache<float>(x, cache, out, nullptr, counts);
+  void forward(const tokens& x, Cache& cache, writable_tokens out, std::span<const Index> counts = {},
+               const Threads& threads = {}) const {
+    attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
   }
-  template <class Cache, class S>
+  template <class Cache, class S, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
-               std::span<const Index> counts = {}) const {
+               std::span<const Index> counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the pairing of the channels to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    attend_to_cache<S>(x, cache, out, &table, counts);
+    attend_to_cache<S>(x, cache, out, &table, counts, threads);
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -121,18 +130,21 @@ class multi_head_attention {
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
-  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out) const {
-    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{});
+  template <parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
+             const Threads& threads = {}) const {
+    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
   }
 
   /// Cross-attention with rotation: queries and keys have positions of their own.
   ///
   /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
-  template <class S, class PQ, class PK>
+  template <class S, class PQ, class PK, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
-             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions) const {
+             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions,
+             const Threads& threads = {}) const {
     attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions});
+           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions}, threads);
   }
 
   /// The options of cross-attention: every key is visible.
@@ -145,77 +157,69 @@ class multi_head_attention {
   }
 
  private:
-  struct queries {};
-  struct keys {};
-  struct values {};
-  struct attended {};
-
   detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
 
-  /// Projected and normalised heads in scratch.
-  head_view<T> query_heads(const tokens& x, Index batch) const {
-    const head_view<T> heads = pass().template projected<queries>(x, batch, weights_.q, shape_.heads);
-    pass().q_norm().apply(heads, heads);
-    return heads;
+  /// Projected and normalised heads, and room for the attended ones, in scratch.
+  struct block_heads {
+    head_view<T> q, k, v, attended;
+  };
+  template <class Threads>
+  block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
+    const auto [q, k, v] = pass().project(x, context, batch, threads);
+    pass().q_norm().apply(q, q, threads);
+    pass().k_norm().apply(k, k, threads);
+    return {q, k, v,
+            pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
+                                                                           shape_.value_dim)};
   }
-  head_view<T> key_heads(const tokens& x, Index batch) const {
-    const head_view<T> heads = pass().template projected<keys>(x, batch, weights_.k, shape_.kv_heads);
-    pass().k_norm().apply(heads, heads);
-    return heads;
-  }
-  head_view<T> value_heads(const tokens& x, Index batch) const {
-    return pass().template projected<values>(x, batch, weights_.v, shape_.kv_heads);
-  }
-  head_view<T> attended_heads(const tokens& x, Index batch) const {
-    return pass().template scratch_heads<attended>(x.rows(), batch, shape_.heads, shape_.value_dim);
+  template <class Threads>
+  void project_back(const head_view<T>& attended, writable_tokens& out, const Threads& threads) const {
+    detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
   }
 
-  template <class Rotation>
+  template <class Rotation, class Threads>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
-              const attention_options& options, const Rotation& rotation) const {
+              const attention_options& options, const Rotation& rotation, const Threads& threads) const {
     pass().check(x, context, out);
-    pass().check_positions(rotation, batch, pass().tokens_per_row(x, batch),
-                           pass().tokens_per_row(context, batch));
-    const head_view<T> q = query_heads(x, batch), k = key_heads(context, batch),
-                       v = value_heads(context, batch), heads = attended_heads(x, batch);
-    rotation.apply(q, k);
+    pass().check_positions(rotation, x, context, batch);
+    const block_heads heads = project(x, context, batch, threads);
+    rotation.apply(heads.q, heads.k, threads);
     for (Index s = 0; s < rotation.segment_count(); ++s)
-      attention(rotation.query_tokens(q, s), rotation.key_tokens(k, s), rotation.key_tokens(v, s),
-                rotation.query_tokens(heads, s), options);
-    detail::project(detail::as_rows(heads), weights_.o, out);
+      attention(rotation.query_tokens(heads.q, s), rotation.key_tokens(heads.k, s),
+                rotation.key_tokens(heads.v, s), rotation.query_tokens(heads.attended, s), options, threads);
+    project_back(heads.attended, out, threads);
   }
 
-  template <class S, class Cache>
+  template <class S, class Cache, class Threads>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
-                       std::span<const Index> counts) const {
+                       std::span<const Index> counts, const Threads& threads) const {
     pass().check(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
-    const head_view<T> q = query_heads(x, batch), k = key_heads(x, batch), v = value_heads(x, batch),
-                       heads = attended_heads(x, batch);
+    const block_heads heads = project(x, x, batch, threads);
     const Index chunk = detail::chunk_of(cache, count);
-    struct chunk_counts {};
-    Index* now = detail::workspace<chunk_counts, Index>(batch);
+    Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
         now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
       const std::span<const Index> taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> new_q = q.token_range(first, size), new_k = k.token_range(first, size),
-                         new_v = v.token_range(first, size), result = heads.token_range(first, size);
+      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
+                         v = heads.v.token_range(first, size),
+                         result = heads.attended.token_range(first, size);
       if (table == nullptr) {
-        cache.append(new_k, new_v, taken);
-        attention(new_q, cache, result, options_.attention, taken);
+        cache.append(k, v, taken);
+        attention(q, cache, result, options_.attention, taken, threads);
       } else if constexpr (pair_layout<Layout>) {
         if (cache.storage() == key_storage::raw)
-          cache.append(new_k, new_v, taken);
+          cache.append(k, v, taken);
         else
-          cache.template append<Layout>(new_k, new_v, *table, taken);
-        attention<Layout>(new_q, cache, result, *table, options_.attention, taken);
+          cache.template append<Layout>(k, v, *table, taken);
+        attention<Layout>(q, cache, result, *table, options_.attention, taken, threads);
       }
     }
-    detail::project(detail::as_rows(heads), weights_.o, out);
+    project_back(heads.attended, out, threads);
   }
 
   multi_head_weights<T> weights_;

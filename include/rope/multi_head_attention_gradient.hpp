@@ -12,9 +12,11 @@
 #include <rope/detail/head_norm.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/multi_head_pass.hpp>
+#include <rope/detail/projection_products.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/multi_head_attention.hpp>
 #include <rope/multi_head_weights.hpp>
+#include <rope/parallel.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -41,13 +43,13 @@ struct multi_head_gradients {
 
 namespace detail {
 
-template <class T, class Layout, class Rotation>
+template <class T, class Layout, class Rotation, class Threads>
 class block_gradient {
  public:
   block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
                  const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
                  const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
-                 const Rotation& rotation)
+                 const Rotation& rotation, const Threads& threads)
       : pass_{block.weights(), block.options(), block.shape()},
         x_(x),
         context_(context),
@@ -56,57 +58,48 @@ class block_gradient {
         gradients_(gradients),
         self_(self),
         options_(options),
-        rotation_(rotation) {
+        rotation_(rotation),
+        threads_(threads) {
     check();
   }
 
   void run() {
     const multi_head_weights<T>& weights = pass_.weights;
     const multi_head_shape& shape = pass_.shape;
-    const head_view<T> q_before = pass_.template projected<queries>(x_, batch_, weights.q, shape.heads),
-                       k_before = pass_.template projected<keys>(context_, batch_, weights.k, shape.kv_heads),
-                       v = pass_.template projected<values>(context_, batch_, weights.v, shape.kv_heads);
-    const head_view<T> q = normalised<turned_queries>(q_before, pass_.q_norm()),
-                       k = normalised<turned_keys>(k_before, pass_.k_norm());
-    rotation_.apply(q, k);
+    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
+    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
+                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
+    rotation_.apply(q, k, threads_);
 
-    const head_view<T> out = like<attended>(q, shape.value_dim),
-                       d_heads = like<d_attended>(q, shape.value_dim);
-    as_rows(d_heads).noalias() = d_out_ * weights.o.weight;
-    const head_view<T> d_q = like<d_queries>(q, shape.head_dim), d_k = like<d_keys>(k, shape.head_dim),
-                       d_v = like<d_values>(v, shape.value_dim);
+    const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
+                       d_heads = like<scratch::d_attended>(q, shape.value_dim);
+    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
+    const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
+                       d_k = like<scratch::d_keys>(k, shape.head_dim),
+                       d_v = like<scratch::d_values>(v, shape.value_dim);
     for (Index s = 0; s < rotation_.segment_count(); ++s)
       attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
-    rotation_.apply_transpose(d_q, d_k);
+    rotation_.apply_transpose(d_q, d_k, threads_);
 
-    multi_head_parameters<T> d = gradients_.weights;  // maps: copies of where, not of what
+    const multi_head_parameters<T>& d = gradients_.weights;
     by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
     by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
-    by_projection(d.o, d_out_, as_rows(out));
-    by_projection(d.q, as_rows(d_q), x_);
-    by_projection(d.k, as_rows(d_k), context_);
-    by_projection(d.v, as_rows(d_v), context_);
-    auto d_x = gradients_.x, d_context = gradients_.context;
-    if (d_x.size() > 0) d_x.noalias() = as_rows(d_q) * weights.q.weight;
-    auto& by_keys = self_ ? d_x : d_context;
-    if (by_keys.size() > 0) {
-      if (!self_) by_keys.setZero();
-      by_keys.noalias() += as_rows(d_k) * weights.k.weight;
-      by_keys.noalias() += as_rows(d_v) * weights.v.weight;
-    }
+    const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
+                            by_v = {as_rows(d_v), weights.v};
+    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
+                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
+                 gradient_by_projection<T>(context_, as_rows(d_k), d.k),
+                 gradient_by_projection<T>(context_, as_rows(d_v), d.v));
+    const token_map &d_x = gradients_.x, &d_context = gradients_.context;
+    if (self_)
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q, by_k, by_v));
+    else
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q), gradient_by_tokens<T>(d_context, by_k, by_v));
   }
 
  private:
-  struct queries {};
-  struct keys {};
-  struct values {};
-  struct turned_queries {};
-  struct turned_keys {};
-  struct attended {};
-  struct d_attended {};
-  struct d_queries {};
-  struct d_keys {};
-  struct d_values {};
+  using token_map = typename multi_head_gradients<T>::token_map;
+  using scratch = block_scratch;
 
   template <class Map, class Of>
   static void check_shape(const char* name, const Map& given, const Of& of) {
@@ -117,8 +110,7 @@ class block_gradient {
   }
   void check() const {
     pass_.check(x_, context_, d_out_);
-    pass_.check_positions(rotation_, batch_, pass_.tokens_per_row(x_, batch_),
-                          pass_.tokens_per_row(context_, batch_));
+    pass_.check_positions(rotation_, x_, context_, batch_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -153,7 +145,7 @@ class block_gradient {
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
     if (norm.weight == nullptr) return x;
     const head_view<T> y = like<Purpose>(x, x.head_dim);
-    norm.apply(x, y);
+    norm.apply(x, y, threads_);
     return y;
   }
 
@@ -165,26 +157,18 @@ class block_gradient {
     const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
     const head_view<T> asking = of_queries(q);
     const Index sums = asking.batch * asking.tokens * asking.heads;
-    struct log_sums {};
     attention_options options = options_;
-    options.log_sum_exp = {workspace<log_sums, double>(sums), static_cast<std::size_t>(sums)};
-    attention(asking, of_keys(k), of_keys(v), of_queries(out), options);
+    options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
+    attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
     attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
-                       of_keys(d_k), of_keys(d_v), options, gradients_.options);
+                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
   }
 
   /// Turns the gradient by normalised heads into that by the heads before.
   template <class Map>
-  static void by_norm(Map& d_weight, const head_norm<T>& norm, const head_view<T>& before,
-                      const head_view<T>& d) {
-    if (d_weight.size() > 0) d_weight.setZero();
-    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr);
-  }
-  /// y = x W^T + b: d_W = d_y^T x, d_b = sum over tokens of d_y.
-  template <class DY, class X>
-  static void by_projection(projection<T>& d, const DY& d_y, const X& x) {
-    if (d.weight.size() > 0) d.weight.noalias() = d_y.transpose() * x;
-    if (d.bias.size() > 0) d.bias = d_y.colwise().sum();
+  void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
+               const head_view<T>& d) const {
+    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
   }
 
   block_pass<T> pass_;
@@ -195,6 +179,7 @@ class block_gradient {
   bool self_;
   attention_options options_;
   const Rotation& rotation_;
+  const Threads& threads_;
 };
 
 }  // namespace detail
@@ -212,58 +197,62 @@ class block_gradient {
 /// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
 ///                   out
 ///
+/// \param threads    the caller's threads, see parallel.hpp; the bits do not depend on them
+///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads.
+///            Every step runs on all threads
 /// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
-template <class T, class Layout>
+template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
                                    const std::type_identity_t<detail::token_ref<T>>& d_out,
-                                   const multi_head_gradients<T>& gradients) {
+                                   const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
   const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation>(block, x, x, batch, d_out, gradients,
-                                                                    true, block.options().attention, rotation)
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
       .run();
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
-template <class T, class Layout, class S, class P = std::int64_t>
+template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
                                    const std::type_identity_t<detail::token_ref<T>>& d_out,
                                    const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
-                                   const P& positions = P{}) {
+                                   const P& positions = P{}, const Threads& threads = {}) {
   const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation)
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
       .run();
 }
 
 /// The same for `block.cross(x, context, batch, out)`.
-template <class T, class Layout>
+template <class T, class Layout, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
                               const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
                               const std::type_identity_t<detail::token_ref<T>>& d_out,
-                              const multi_head_gradients<T>& gradients) {
+                              const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
   const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation)
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
       .run();
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
-template <class T, class Layout, class S, class PQ, class PK>
+template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
                               const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
                               const std::type_identity_t<detail::token_ref<T>>& d_out,
                               const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
-                              const PQ& query_positions, const PK& key_positions) {
+                              const PQ& query_positions, const PK& key_positions,
+                              const Threads& threads = {}) {
   const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation)
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
       .run();
 }
 

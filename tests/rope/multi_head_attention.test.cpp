@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <rope/dropout.hpp>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,133 @@ TEST_CASE("scale, window and softcap reach the attention of a block") {
   const reference::matrix row = testing::exact(x);
   const auto near = [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; };
   CHECK(testing::worst(out, 0, forward(m, row, row, counted(9), counted(9), near)) <= 1);
+}
+
+TEST_CASE("every option of attention is that of attention between the projections") {
+  const random_block<double> memory({.bias = true}, 519);
+  testing::random numbers(520);
+  const Index batch = 2, count = 9;
+  const rows_of<double> x = testing::random_rows<double>(numbers, batch * count, 10, 2);
+  const rows_of<float> bias = testing::random_rows<float>(numbers, count, count, 1);
+  const std::vector<float> logits = {0.5f, -1, 2, 0};
+  bool mask[9];
+  for (int j = 0; j < 9; ++j) mask[j] = j != 4;
+  const frequency_table<double> table(narrow, 40);
+  multi_head_options options = memory.options();
+  options.attention = {.scale = 0.3,
+                       .window = 4,
+                       .softcap = 1.5,
+                       .sinks = 1,
+                       .sink_logits = logits,
+                       .bias = scores(bias.data(), 1, 1, count, count),
+                       .mask = scores(mask, 1, 1, 1, count),
+                       .dropout = 0.3,
+                       .dropout_seed = 11};
+  rows_of<double> out(batch * count, 10);
+  multi_head_attention<double, half_split>(memory.weights(), options).forward(x, batch, out, table, 5);
+
+  const auto linear = [&](const rows_of<double>& weight, const testing::row_of<double>& b) {
+    rows_of<double> y = x.lazyProduct(weight.transpose());
+    y.rowwise() += b;
+    return y;
+  };
+  rows_of<double> q = linear(memory.q, memory.q_bias), k = linear(memory.k, memory.k_bias),
+                  v = linear(memory.v, memory.v_bias), attended(batch * count, 24);
+  rotate<half_split>(bshd(q.data(), batch, count, 4, 6), table, 5);
+  rotate<half_split>(bshd(k.data(), batch, count, 2, 6), table, 5);
+  attention(bshd(q.data(), batch, count, 4, 6), bshd(k.data(), batch, count, 2, 6),
+            bshd(v.data(), batch, count, 2, 6), bshd(attended.data(), batch, count, 4, 6), options.attention);
+  rows_of<double> expected = attended.lazyProduct(memory.o.transpose());
+  expected.rowwise() += memory.o_bias;
+  CHECK(testing::worst(out, 0, testing::exact(expected)) <= 1);
+
+  // None of them is without effect.
+  const auto differs_without = [&](const auto& change) {
+    multi_head_options other = options;
+    change(other.attention);
+    rows_of<double> without(batch * count, 10);
+    multi_head_attention<double, half_split>(memory.weights(), other).forward(x, batch, without, table, 5);
+    return testing::worst(without, 0, testing::exact(expected)) > 1000;
+  };
+  CHECK(differs_without([](attention_options& o) { o.scale = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.window = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.softcap = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.sinks = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.sink_logits = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.bias = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.mask = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.dropout = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.dropout_seed = 12; }));
+}
+
+TEST_CASE("dropout leaves out weights of every row, head, query and key on its own") {
+  const random_block<double> memory({}, 521);
+  testing::random numbers(522);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 7, 10, 2);
+  rows_of<double> out(14, 10);
+  multi_head_options options = memory.options();
+  options.attention.dropout = 0.4;
+  options.attention.dropout_seed = 23;
+  multi_head_attention<double>(memory.weights(), options).forward(x, 2, out);
+  reference::block m = memory.reference();
+  const dropout_mask kept(0.4, 23);
+  m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
+    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
+                                  static_cast<std::int64_t>(j));
+    return keeps ? 1 / (1 - static_cast<reference::number>(0.4)) : 0;
+  };
+  for (Index b = 0; b < 2; ++b) {
+    const reference::matrix row = part(x, 7 * b, 7);
+    CHECK(testing::worst(out, 7 * b,
+                         forward(m, row, row, counted(7), counted(7), causal, static_cast<std::size_t>(b))) <=
+          1);
+  }
+}
+
+TEST_CASE("all_visible lifts what hides keys by their position and nothing else") {
+  const random_block<double> memory({}, 523);
+  multi_head_options options = memory.options();
+  options.attention = {.scale = 0.3, .window = 4, .softcap = 1.5, .sinks = 2, .dropout = 0.3};
+  const attention_options visible = multi_head_attention<double>(memory.weights(), options).all_visible();
+  CHECK_FALSE(visible.causal);
+  CHECK(visible.window == 0);
+  CHECK(visible.sinks == 0);
+  CHECK(visible.scale == 0.3);
+  CHECK(visible.softcap == 1.5);
+  CHECK(visible.dropout == 0.3);
+}
+
+TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products is its definition", "",
+                   float, double) {
+  using T = TestType;
+  // Tiles are 1024 tokens by 64 channels.
+  const block_kind kind = {.heads = 6,
+                           .kv_heads = 2,
+                           .head_dim = 45,
+                           .value_dim = 11,
+                           .model_dim = 5,
+                           .context_dim = 5,
+                           .out_dim = 259,
+                           .bias = true,
+                           .norm = true};
+  const random_block<T> memory(kind, 525);
+  testing::random numbers(526);
+  const auto near = [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; };
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  const frequency_table<T> table(narrow, 1100);
+  const multi_head_attention<T, half_split> block(memory.weights(), options);
+  for (const Index count : {2, 8, 9, 65, 1040}) {
+    CAPTURE(count);
+    const rows_of<T> x = testing::random_rows<T>(numbers, count, 5, 2);
+    rows_of<T> out(count, 259);
+    block.forward(x, 1, out, table);
+    const reference::matrix row = testing::exact(x);
+    const auto positions = counted(row.rows);
+    CHECK(testing::worst(out, 0,
+                         forward(memory.template reference<half_split>(narrow), row, row, positions,
+                                 positions, near)) <= 1);
+  }
 }
 
 TEST_CASE("tokens of different segments do not see each other") {

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <rope/dropout.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/block.hpp"
@@ -37,8 +40,8 @@ struct loss {
   number operator()() const {
     number sum = 0;
     for (std::size_t b = 0; b < x.size(); ++b) {
-      const reference::matrix out =
-          forward(m, x[b], context.empty() ? x[b] : context[b], query_positions[b], key_positions[b], sees);
+      const reference::matrix out = forward(m, x[b], context.empty() ? x[b] : context[b], query_positions[b],
+                                            key_positions[b], sees, b);
       for (std::size_t i = 0; i < out.values.size(); ++i) sum += out.values[i] * d_out[b].values[i];
     }
     return sum;
@@ -228,6 +231,87 @@ TEST_CASE("the gradients of cross-attention reach tokens and context") {
   of.query_positions = {counted(2, 40), counted(2, 40)};
   of.key_positions = {counted(5, 3), counted(5, 3)};
   rotated.check(of);
+}
+
+TEST_CASE("the gradients of a block with dropout are the slopes of what the forward pass computes") {
+  const random_block<double> memory(kinds[3], 611);
+  testing::random numbers(612);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, 4, 2),
+                        d_out = testing::random_rows<double>(numbers, 2 * 4, 4, 1), none(0, 0);
+  multi_head_options options = memory.options();
+  options.attention.dropout = 0.4;
+  options.attention.dropout_seed = 31;
+  const frequency_table<double> table(narrow, 60);
+  const multi_head_attention<double, interleaved> block(memory.weights(), options);
+  memory_of_gradients d(memory, x, none);
+  multi_head_attention_gradient(block, x, 2, d_out, d.all(), table, 9);
+  loss of{
+      memory.reference<interleaved>(narrow), rows_per_batch(x, 2),           {},    rows_per_batch(d_out, 2),
+      {counted(4, 9), counted(4, 9)},        {counted(4, 9), counted(4, 9)}, causal};
+  const dropout_mask kept(0.4, 31);
+  of.m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
+    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
+                                  static_cast<std::int64_t>(j));
+    return keeps ? 1 / (1 - static_cast<number>(0.4)) : 0;
+  };
+  d.check(of);
+}
+
+TEST_CASE("gradients of more tokens and channels than a tile of their products are slopes too") {
+  // Weights in tiles of 128 by 1024, tokens in columns of 256, norms in sums of 64 tokens.
+  const block_kind kind = {.heads = 5,
+                           .kv_heads = 5,
+                           .head_dim = 54,
+                           .value_dim = 6,
+                           .model_dim = 1030,
+                           .context_dim = 1030,
+                           .out_dim = 4,
+                           .bias = true,
+                           .norm = true};
+  const random_block<double> memory(kind, 613);
+  testing::random numbers(614);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 70, 1030, 0.1),
+                        d_out = testing::random_rows<double>(numbers, 70, 4, 1), none(0, 0);
+  memory_of_gradients d(memory, x, none);
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options), x, 1, d_out,
+                                d.all());
+  loss of{memory.reference(),
+          rows_per_batch(x, 1),
+          {},
+          rows_per_batch(d_out, 1),
+          {{}},
+          {{}},
+          [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; }};
+  // Too many for a difference each: along random directions, in which every one of them moves.
+  const auto check = [&](std::initializer_list<std::pair<reference::list*, const double*>> parts) {
+    reference::list kept, direction;
+    number slope = 0, size = 0;
+    for (const auto& [of_part, gradient] : parts)
+      for (std::size_t i = 0; i < of_part->size(); ++i) {
+        kept.push_back((*of_part)[i]);
+        direction.push_back(2 * numbers.unit() - 1);
+        slope += direction.back() * gradient[i];
+        size += std::abs(direction.back() * gradient[i]);
+      }
+    const auto moved_by = [&](number step) {
+      std::size_t n = 0;
+      for (const auto& [of_part, gradient] : parts)
+        for (number& value : *of_part) value = kept[n] + step * direction[n], ++n;
+      return of();
+    };
+    // The cubic term grows with the number of parts that move together, its share of the sum with its root.
+    const number h = 0x1p-24L, difference = (moved_by(h) - moved_by(-h)) / (2 * h);
+    moved_by(0);
+    CHECK(static_cast<double>(std::abs(difference - slope) / size) <= 0x1p-30);
+  };
+  check({{&of.m.q.weight.values, d.q.data()}, {&of.m.q.bias, d.q_bias.data()}});
+  check({{&of.m.k.weight.values, d.k.data()}, {&of.m.k.bias, d.k_bias.data()}});
+  check({{&of.m.v.weight.values, d.v.data()}, {&of.m.v.bias, d.v_bias.data()}});
+  check({{&of.m.o.weight.values, d.o.data()}, {&of.m.o.bias, d.o_bias.data()}});
+  check({{&of.m.q_norm, d.q_norm.data()}, {&of.m.k_norm, d.k_norm.data()}});
+  check({{&of.x[0].values, d.x.data()}});
 }
 
 TEST_CASE("gradients do not cross from one segment to another") {

@@ -51,6 +51,8 @@ struct block {
   std::vector<double> inv_freq;  // empty: no rotation
   std::function<channels(std::size_t, std::size_t)> pair_map = half_split;
   number factor = 1;
+  /// What dropout multiplies a weight by, of (row of the batch, head, query, key); none: 1.
+  std::function<number(std::size_t, std::size_t, std::size_t, std::size_t)> gain;
 };
 
 using sees_key = std::function<bool(std::size_t, std::size_t)>;
@@ -77,10 +79,12 @@ inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
   return y;
 }
 
-/// The output for queries of `x` and keys of `context`; positions are read only where heads rotate.
+/// The output for queries of `x` and keys of `context`, of one row of the batch; positions are read only
+/// where heads rotate.
 inline matrix forward(const block& m, const matrix& x, const matrix& context,
                       const std::vector<long long>& query_positions,
-                      const std::vector<long long>& key_positions, const sees_key& sees) {
+                      const std::vector<long long>& key_positions, const sees_key& sees,
+                      std::size_t row = 0) {
   const matrix q = turned_heads(m, m.q(x), m.q_norm, query_positions),
                k = turned_heads(m, m.k(context), m.k_norm, key_positions), v = m.v(context);
   matrix attended{x.rows, m.heads * m.value_dim, list(x.rows * m.heads * m.value_dim)};
@@ -101,11 +105,12 @@ inline matrix forward(const block& m, const matrix& x, const matrix& context,
       }
       for (std::size_t j = 0; j < context.rows; ++j)
         if (sees(i, j)) sum += std::exp(scores[j] - largest);
-      for (std::size_t j = 0; j < context.rows; ++j)
-        if (sees(i, j))
-          for (std::size_t d = 0; d < m.value_dim; ++d)
-            attended(i, h * m.value_dim + d) +=
-                std::exp(scores[j] - largest) / sum * v(j, kv * m.value_dim + d);
+      for (std::size_t j = 0; j < context.rows; ++j) {
+        if (!sees(i, j)) continue;
+        const number weight = std::exp(scores[j] - largest) / sum * (m.gain ? m.gain(row, h, i, j) : 1);
+        for (std::size_t d = 0; d < m.value_dim; ++d)
+          attended(i, h * m.value_dim + d) += weight * v(j, kv * m.value_dim + d);
+      }
     }
   return m.o(attended);
 }

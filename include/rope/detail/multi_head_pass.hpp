@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/head_norm.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/projection_products.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/gradient.hpp>  // rotate_gradient
@@ -23,25 +24,33 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-template <class T>
-using token_rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-/// Tokens [batch * tokens, dim] as a caller gives them: a row-major matrix, map or block, not copied.
-template <class T>
-using token_ref = Eigen::Ref<const token_rows<T>, 0, Eigen::OuterStride<>>;
-template <class T>
-using writable_token_ref = Eigen::Ref<token_rows<T>, 0, Eigen::OuterStride<>>;
-
-/// y = x W^T + b.
-template <class X, class W, class Y>
-void project(const X& x, const projection<W>& by, Y&& y) {
-  y.noalias() = x * by.weight.transpose();
-  if (by.bias.size() > 0) y.rowwise() += by.bias;
-}
-
 /// Scratch [rows, cols] of one purpose; valid until the next call for the same purpose on the thread.
 template <class Purpose, class T>
 Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
   return {workspace<Purpose, T>(rows * cols), rows, cols};
+}
+
+/// The purposes that a block has scratch for, the same whatever runs it.
+struct block_scratch {
+  struct queries;
+  struct keys;
+  struct values;
+  struct attended;
+  struct counts;
+  // of the backward pass
+  struct turned_queries;
+  struct turned_keys;
+  struct log_sums;
+  struct d_attended;
+  struct d_queries;
+  struct d_keys;
+  struct d_values;
+};
+
+/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+template <class T>
+Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
+  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
 }
 
 /// A block in pieces, each with scratch of its own.
@@ -71,8 +80,9 @@ struct block_pass {
   }
   /// What can be wrong with positions, before the first product.
   template <class Rotation>
-  void check_positions(const Rotation& rotation, Index batch, Index queries, Index keys) const {
-    rotation.check(batch, queries, keys, shape.head_dim);
+  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
+                       Index batch) const {
+    rotation.check(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -81,12 +91,21 @@ struct block_pass {
     return bshd(scratch_rows<Purpose, T>(rows, heads * head_dim).data(), batch, batch == 0 ? 0 : rows / batch,
                 heads, head_dim);
   }
-  template <class Purpose>
-  head_view<T> projected(const token_ref<T>& x, Index batch, const projection<const T>& by,
-                         Index heads) const {
-    auto rows = scratch_rows<Purpose, T>(x.rows(), by.weight.rows());
-    project(x, by, rows);
-    return bshd(rows.data(), batch, batch == 0 ? 0 : x.rows() / batch, heads, by.weight.rows() / heads);
+  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
+  struct projected_heads {
+    head_view<T> q, k, v;
+  };
+  template <class Threads>
+  projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
+                          const Threads& threads) const {
+    const projected_heads to = {
+        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
+        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
+        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
+    run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
+                 projected<T>(context, weights.k, as_rows(to.k)),
+                 projected<T>(context, weights.v, as_rows(to.v)));
+    return to;
   }
   head_norm<T> q_norm() const { return norm(weights.q_norm); }
   head_norm<T> k_norm() const { return norm(weights.k_norm); }
@@ -97,12 +116,6 @@ struct block_pass {
   }
 };
 
-/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
-template <class T>
-Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
-  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
-}
-
 /// Whether positions fall into segments that must not see each other.
 template <class P>
 inline constexpr bool is_segmented = false;
@@ -112,10 +125,11 @@ inline constexpr bool is_segmented<segments<I>> = true;
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
   void check(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
-  template <class T>
-  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/) const {}
-  template <class T>
-  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/) const {}
+  template <class T, class Threads>
+  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
+                       const Threads& /*threads*/) const {}
 
   /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
   Index segment_count() const { return 1; }
@@ -156,15 +170,15 @@ struct block_rotation {
                    message("multi_head_attention: queries and keys must have the same segments, got ",
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
   }
-  template <class T>
-  void apply(const head_view<T>& q, const head_view<T>& k) const {
-    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens));
-    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens));
+  template <class T, class Threads>
+  void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
+    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
+    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens), threads);
   }
-  template <class T>
-  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k) const {
-    rotate_gradient<Layout>(d_q, table, query_positions);
-    rotate_gradient<Layout>(d_k, table, key_positions);
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
+    rotate_gradient<Layout>(d_q, table, query_positions, threads);
+    rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
   Index segment_count() const {
