@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rope.hpp>
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "allocations.hpp"
@@ -61,8 +63,8 @@ TEST_CASE("a decoding step of a warm block allocates nothing") {
   const Index dim = 8 * 64;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
   using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const tokens x = tokens::Ones(1, dim);
-  tokens out(1, dim);
+  const tokens x = tokens::Ones(1, dim), few = tokens::Ones(8, dim);
+  tokens out(1, dim), few_out(8, dim);
   const rope::multi_head_attention<float, half_split> block({.q = {weights.data(), dim, dim, weights.data()},
                                                              .k = {weights.data(), 128, dim},
                                                              .v = {weights.data(), 128, dim},
@@ -77,7 +79,29 @@ TEST_CASE("a decoding step of a warm block allocates nothing") {
     block.forward(x, cache, out, table);
     block.forward(x, ring, out, table);
     block.forward(x, 1, out, table, 7);
+    block.forward(few, 2, few_out, table, 7);  // as many as are still multiplied one by one
   };
   for (int i = 0; i < 30; ++i) decode();
   CHECK(allocations_in(decode) == 0);
+}
+
+TEST_CASE("a step at positions of the caller's allocates nothing either") {
+  for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
+    step<float> token;
+    const rope::frequency_table<float> table(rope::frequencies(64), 400);
+    rope::kv_cache<float> cache(1, 300, 2, 64, 0, storage);
+    std::int64_t position = 399;
+    const auto decode = [&] {
+      const std::span<const std::int64_t> ids(&position, 1);
+      if (storage == rope::key_storage::raw)
+        cache.append_at(token.k(), token.k(), ids);
+      else
+        cache.append_at<half_split>(token.k(), token.k(), table, ids);
+      rope::attention<half_split>(token.q(), cache, token.out(), table);
+      --position;
+    };
+    for (int i = 0; i < 290; ++i) decode();
+    position = 399;  // sees all of them
+    CHECK(allocations_in(decode) == 0);
+  }
 }
