@@ -126,7 +126,7 @@ void check_history(key_storage storage) {
   d.append_at(positions{9, 3, 3, -7, 40, 2, 100, 1}, {{9, 3, 3, -7}, {40, 2, 100, 1}});  // in any order
   d.append(2);                                                                           // 41, 42; 101, 102
   d.append_at(std::vector<int>{5, -1}, {{5, -1}, {5, -1}}, 6);  // [tokens], shared by the rows, in a gap
-  d.append_at(row_starts(std::vector<int>{60, 7}), {{60, 61, 62}, {7, 8, 9}});
+  d.append_at(row_starts{std::vector<int>{60, 7}}, {{60, 61, 62}, {7, 8, 9}});
   d.append_at(-20, {{-20, -19}, {-20}});  // counts: row 1 takes one of two
   d.append_at(std::vector<unsigned>{4, 7, 9, 5}, {{4}, {9, 5}});
   d.append_at(positions{0}, {{0}, {0}}, 3);
@@ -166,7 +166,7 @@ TEST_CASE("keys at the positions they would have had anyway have the same bits")
     for (Index i = 0; i < count; ++i) ids.push_back(first + i);
     listed.append_at<half_split>(now, now, table, ids);
     started.append_at<half_split>(now, now, table, first);
-    by_rows.append_at<half_split>(now, now, table, row_starts(by_rows.next_positions()));
+    by_rows.append_at<half_split>(now, now, table, row_starts{by_rows.next_positions()});
   }
   for (const kv_cache<float>* other : {&listed, &started, &by_rows})
     for (Index b = 0; b < 2; ++b)
@@ -246,7 +246,7 @@ TEST_CASE("positions that cannot be are refused and nothing is written") {
   refused(invalid, "::append_at: ids must be [tokens] = 3 or [batch * tokens] = 6, got 4",
           at(positions{0, 1, 2, 3}));
   const std::vector<int> starts = {0, 1, 2};
-  refused(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts(starts)));
+  refused(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts{starts}));
   refused(invalid, "::append_at: counts must be in [0, tokens] = [0, 3], got 4", at(0, {4, 0}));
   refused(std::length_error(""), "::append_at: 3 tokens do not fit, the cache holds 1 of 3", [&] {
     kv_cache<float> small(2, 3, 2, 8);

@@ -66,13 +66,13 @@ TEST_CASE("gradients have the same bits on any number of threads") {
     multi_head_attention_gradient(block, of.x, batch, of.d_out, d, of.table, of.ids, threads);
   });
   check(true, [&](const auto& d, const auto& threads) {
-    multi_head_attention_gradient(block, of.x, 1, of.d_out, d, of.table, segments(of.offsets), threads);
+    multi_head_attention_gradient(block, of.x, 1, of.d_out, d, of.table, segments{of.offsets}, threads);
   });
   check(false, [&](const auto& d, const auto& threads) {
     cross_attention_gradient(block, of.x, of.context, batch, of.d_out, d, threads);
   });
   check(false, [&](const auto& d, const auto& threads) {
-    cross_attention_gradient(block, of.x, of.context, batch, of.d_out, d, of.table, row_starts(of.starts), 7,
+    cross_attention_gradient(block, of.x, of.context, batch, of.d_out, d, of.table, row_starts{of.starts}, 7,
                              threads);
   });
 }

@@ -25,14 +25,14 @@ TEST_CASE("a forward pass has the same bits on any number of threads") {
   check([&](auto& out, const auto& threads) { block.forward(of.x, batch, out, of.table, {}, threads); });
   check([&](auto& out, const auto& threads) { block.forward(of.x, batch, out, of.table, of.ids, threads); });
   check([&](auto& out, const auto& threads) {
-    block.forward(of.x, 1, out, of.table, segments(of.offsets), threads);
+    block.forward(of.x, 1, out, of.table, segments{of.offsets}, threads);
   });
   check([&](auto& out, const auto& threads) { block.cross(of.x, of.context, batch, out, threads); });
   check([&](auto& out, const auto& threads) {
-    block.cross(of.x, of.context, batch, out, of.table, row_starts(of.starts), 7, threads);
+    block.cross(of.x, of.context, batch, out, of.table, row_starts{of.starts}, 7, threads);
   });
   check([&](auto& out, const auto& threads) {
-    block.cross(of.x, of.context, 1, out, of.table, segments(of.offsets), segments(of.key_offsets), threads);
+    block.cross(of.x, of.context, 1, out, of.table, segments{of.offsets}, segments{of.key_offsets}, threads);
   });
 }
 
@@ -147,10 +147,10 @@ TEST_CASE("every step of a cached forward pass runs on the threads") {
 
   std::vector<float> q(static_cast<std::size_t>(count * 8 * 32)), attended = q;
   const auto queries = bshd(q.data(), 1, count, 8, 32), result = bshd(attended.data(), 1, count, 8, 32);
-  const auto keys = queries.head_range(0, 2);
+  const auto some = queries.head_range(0, 2);
   kv_cache<float> given = empty(), rotated = empty();
-  given.append(keys, keys);
-  rotated.append<half_split>(keys, keys, table);
+  given.append(some, some);
+  rotated.append<half_split>(some, some, table);
   const int attends =
       loops_of([&](const auto& threads) { attention(queries, given, result, {}, {}, threads); });
   const int attends_rotated = loops_of(
