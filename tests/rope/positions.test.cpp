@@ -7,6 +7,7 @@
 #include <list>
 #include <rope/rotate.hpp>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -240,13 +241,15 @@ TEST_CASE("a start that leads out of the table is shown with the positions it le
       int64_max - 1, B, L,
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
   // One position says it all.
-  CHECK(testing::throws_saying<std::out_of_range>(
-      [] {
-        std::vector<float> x(4);
-        rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4),
-                                       rope::frequency_table<float>(rope::frequencies(4), 5), 7);
-      },
-      "rope::rotate: position 7 is outside the table's [0, 5)"));
+  std::vector<float> x(4);
+  std::string said;
+  try {
+    rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4),
+                                   rope::frequency_table<float>(rope::frequencies(4), 5), 7);
+  } catch (const std::out_of_range& error) {
+    said = error.what();
+  }
+  CHECK(said == "rope::rotate: position 7 is outside the table's [0, 5)");
 }
 
 TEST_CASE("row starts are refused if their number is wrong or a row leaves the table") {
