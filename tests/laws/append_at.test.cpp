@@ -256,6 +256,8 @@ TEST_CASE("positions that cannot be are refused and nothing is written") {
   refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(positions{0, 9, 10}));
   refused(range, "::append_at: position -1 is outside the table's [0, 10)",
           turned(positions{0, 1, 2, 3, 4, -1}));
+  refused(range, "::append_at: position 12 is outside the table's [0, 10)",
+          turned(positions{0, 1, 2, 12, 4, 5}));
   refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(8));
   refused(invalid, "::append_at: this cache rotates its keys, give the table",
           [&] { rotated.append_at(added, added, 3); });
