@@ -115,6 +115,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_memory("attention", q);
+  detail::check_memory("attention", k);
+  detail::check_memory("attention", v);
+  detail::check_memory("attention", out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
@@ -142,6 +146,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_memory("attention", q);
+  detail::check_memory("attention", k);
+  detail::check_memory("attention", v);
+  detail::check_memory("attention", out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
   detail::attend(
       detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},

@@ -41,8 +41,10 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
                               const option_gradients& by_options) {
   const char* function = "attention_gradient";
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
-                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)})
+                                         head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
     check_view(function, view);
+    check_memory(function, view);
+  }
   const auto require = [&](bool holds, const char* rule, Index got, Index of) {
     if (!holds) ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", got, " and ", of));
   };

@@ -78,6 +78,29 @@ TEST_CASE("a view without data is refused by caches and merges") {
   check_refused("merge", [&] { merge(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
 }
 
+TEST_CASE("a view without data is refused by attention") {
+  ones x;
+  kv_cache<float> cache(2, 8, 2, 4);
+  cache.append(x.view(), x.view());
+  check_refused("attention", [&] { attention(null(), x.view(), x.view(), x.view()); });
+  check_refused("attention", [&] { attention(x.view(), null(), x.view(), x.view()); });
+  check_refused("attention", [&] { attention(x.view(), x.view(), null(), x.view()); });
+  check_refused("attention", [&] { attention(x.view(), x.view(), x.view(), null()); });
+  check_refused("attention", [&] { attention<half_split>(null(), x.view(), x.view(), x.view(), table); });
+  check_refused("attention", [&] { attention<half_split>(x.view(), null(), x.view(), x.view(), table); });
+  check_refused("attention", [&] { attention<half_split>(x.view(), x.view(), null(), x.view(), table); });
+  check_refused("attention", [&] { attention<half_split>(x.view(), x.view(), x.view(), null(), table); });
+  check_refused("attention", [&] { attention(null(), cache, x.view()); });
+  check_refused("attention", [&] { attention<half_split>(x.view(), cache, null(), table); });
+  check_refused("attention_gradient", [&] {
+    attention_gradient(x.view(), x.view(), x.view(), x.view(), x.view(), x.view(), null(), x.view());
+  });
+  check_refused("attention_gradient", [&] {
+    attention_gradient<half_split>(x.view(), x.view(), x.view(), null(), x.view(), x.view(), x.view(),
+                                   x.view(), table);
+  });
+}
+
 TEST_CASE("a view of nothing needs no data") {
   kv_cache<float> cache(2, 8, 2, 4);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
