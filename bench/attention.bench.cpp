@@ -1,8 +1,9 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
-// values, rotation and options of attention beside the same attention without them. A cache of 16-bit keys
-// and values is decoded from beside a read of its bytes. And the same attention written as Eigen products.
-// Names: what/queries x keys x heads + key heads x head_dim/threads.
+// values, rotation and options of attention beside the same attention without them, the backward pass beside
+// the loop of multiply-adds. A cache of 16-bit keys and values is decoded from beside a read of its bytes.
+// And the same attention written as Eigen products. Names: what/queries x keys x heads + key heads x
+// head_dim/threads.
 
 #include "other_attention.hpp"
 #include "support.hpp"
@@ -29,6 +30,8 @@ struct shape {
         static_cast<double>(queries) * (static_cast<double>(keys) - static_cast<double>(queries) / 2 + 0.5);
     return 4.0 * static_cast<double>(heads * head_dim) * seen;
   }
+  /// Products of the backward pass: scores and gradients by weights, then by queries, keys and values.
+  double backward_flops() const { return 2.5 * flops(); }
   std::string name() const {
     return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "+" +
            std::to_string(kv_heads) + "x" + std::to_string(head_dim);
@@ -181,6 +184,27 @@ void prefill(benchmark::State& state, shape s, int threads, bool rotates) {
   state.counters["scratch_KiB"] = scratch_of(x);
 }
 
+/// The backward pass, given the log-sum-exp that the forward pass wrote.
+void backward(benchmark::State& state, shape s, int threads) {
+  const operands x(s, false);
+  std::vector<double> sums(static_cast<std::size_t>(s.queries * s.heads));
+  rope::attention_options options;
+  options.log_sum_exp = sums;
+  rope::attention(x.q, x.k, x.v, x.out, options);
+  auto d_out_ = channels(s.queries * s.heads * s.head_dim), d_q_ = d_out_, d_k_ = x.k_, d_v_ = x.v_;
+  const auto like = [](rope::head_view<float> view, storage<float>& data) {
+    view.data = data.data();
+    return view;
+  };
+  const auto d_out = like(x.out, d_out_), d_q = like(x.q, d_q_), d_k = like(x.k, d_k_), d_v = like(x.v, d_v_);
+  beside_peak(state, s.backward_flops(), threads, [&] {
+    if (threads == 2)
+      rope::attention_gradient(x.q, x.k, x.v, x.out, d_out, d_q, d_k, d_v, options, {}, bench::pool());
+    else
+      rope::attention_gradient(x.q, x.k, x.v, x.out, d_out, d_q, d_k, d_v, options);
+  });
+}
+
 void decode(benchmark::State& state, shape s, int threads, bool cached) {
   const operands x(s, cached);
   bench::beside_the_limit(
@@ -272,6 +296,9 @@ int main(int argc, char** argv) {
     for (const int threads : {1, 2})
       add("prefill/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
           [=](benchmark::State& state) { prefill(state, s, threads, false); });
+    for (const int threads : {1, 2})
+      add("backward/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
+          [=](benchmark::State& state) { backward(state, s, threads); });
     add("prefill_rotated/" + s.name() + "/1 thread",
         [=](benchmark::State& state) { prefill(state, s, 1, true); });
     add("rotation_inside/" + s.name() + "/1 thread",

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
-#include <rope/detail/attention_gradient_kernel.hpp>
+#include <rope/detail/attention_gradient_scratch.hpp>
+#include <rope/detail/attention_gradient_tasks.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotated_operands.hpp>
 #include <rope/detail/visibility.hpp>
@@ -86,28 +86,12 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
 
 /// Every gradient; nothing is checked any more.
 template <class T, class Threads>
-void differentiate_attention(attention_tape<T> tape, const visibility& rule,
+void differentiate_attention(const attention_tape<T>& tape, const visibility& rules,
                              const option_gradients& by_options, const Threads& threads) {
-  // A partial sum per row of the batch, so that threads do not meet.
-  std::vector<double> d_sink_logits(
-      by_options.sink_logits.empty() ? 0 : static_cast<std::size_t>(tape.q.batch * tape.q.heads));
-  tape.d_sink_logits = d_sink_logits;
-  tape.d_bias = by_options.bias.empty() ? nullptr : by_options.bias.data();
   std::fill(by_options.bias.begin(), by_options.bias.end(), 0.0);
-  const Index groups = tape.k.batch * tape.k.heads;
-  const auto run = [&](Index first, Index last) {
-    for (Index n = first; n < last; ++n)
-      differentiate_attention(tape, rule, n / tape.k.heads, n % tape.k.heads);
-  };
-  // Work per byte read is so high that a thread pays from one tile of scores on.
-  const Index work = tape.q.batch * tape.q.heads * tape.q.tokens * tape.k.tokens * 64;
-  if (tape.d_bias != nullptr)
-    run(0, groups);
-  else
-    parallel_pieces(threads, groups, work, run);
-  std::fill(by_options.sink_logits.begin(), by_options.sink_logits.end(), 0.0);
-  for (std::size_t n = 0; n < d_sink_logits.size(); ++n)
-    by_options.sink_logits[n % by_options.sink_logits.size()] += d_sink_logits[n];
+  attention_gradient_tasks<T> tasks(tape, rules, by_options.sink_logits, by_options.bias);
+  tasks.run(threads);
+  tasks.add_sinks(by_options.sink_logits);
 }
 
 #define ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads)                                                  \
@@ -163,7 +147,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
-  const detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v, {}, nullptr};
+  const detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
   detail::differentiate_attention(tape, rule, by_options, threads);
@@ -202,7 +186,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
       pair_layout<Layout>,
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
-  detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v, {}, nullptr};
+  detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
   const auto rotated =

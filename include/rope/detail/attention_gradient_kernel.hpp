@@ -2,295 +2,296 @@
 #ifndef ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
 #define ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
 
-#include <algorithm>  // std::min, std::max
+#include <algorithm>  // std::min, std::max, std::fill
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_gradient_scratch.hpp>
+#include <rope/detail/attention_gradient_slopes.hpp>
+#include <rope/detail/attention_output.hpp>  // begin_softmax
+#include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/exp2.hpp>
+#include <rope/detail/ordered_turns.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/visibility.hpp>
-#include <rope/dropout.hpp>
-#include <rope/softmax.hpp>
 #include <rope/view.hpp>
 
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, a few tokens) meets one tile of keys at a time and forms its weights again from the log-sum-exp of
-/// each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g and output o:
+/// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
+/// log-sum-exp of each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g
+/// and output o:
 ///
+///     scores_ij = scale q_i . k_j                            queries x keys
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (attention_gradient_slopes.hpp)
+///     dq_i = scale sum_j slopes_ij k_j
+///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
-///     ds_ij = w_ij (g_i . v_j - g_i . o_i) ds/dscore        (the softmax, and the softcap)
-///     dq_i = scale sum_j ds_ij k_j,   dk_j = scale sum_i ds_ij q_i
 ///
-/// Queries of one key head run in one order on one thread, so sums are the same whatever the threads.
+/// Sums by queries are the block's own. Those by keys are shared with other blocks: to the ones of a tile a
+/// block adds when it is its turn (ordered_turns.hpp), so they are the same whatever the threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Query tokens [first, first + count) of row b, in the heads that share key head `kv`. Row r of a block is
+/// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
 /// token first + r / group, query head kv * group + r % group.
 template <class T>
 class attention_gradient_block {
   using A = arithmetic<T>;
+  using shape = gradient_shape<A>;
 
  public:
-  attention_gradient_block(const attention_tape<T>& tape, const visibility& rule,
-                           const attention_gradient_scratch<A>& scratch, Index b, Index kv, Index first,
-                           Index count)
+  /// Tokens of a block.
+  static Index tokens_of(Index group) {
+    return (std::max)(Index{1}, shape::block / (std::max)(group, Index{1}));
+  }
+
+  attention_gradient_block(const attention_tape<T>& tape, const visibility& rules,
+                           const bias_gradient& d_bias, Index b, Index kv, Index first, Index tokens)
       : tape_(tape),
-        rule_(rule),
-        scratch_(scratch),
+        rules_(rules),
+        d_bias_(d_bias),
         b_(b),
         kv_(kv),
         first_(first),
-        group_(tape.q.heads / tape.k.heads),
-        rows_(count * group_),
-        queries_(map(scratch.queries, rows_, tape.q.head_dim)),
-        upstream_(map(scratch.upstream, rows_, tape.v.head_dim)),
-        d_queries_(map(scratch.d_queries, rows_, tape.q.head_dim)) {
-    for (Index r = 0; r < rows_; ++r) {
-      scratch_.sets[r] = rule_.keys_of(b_, token(r));
-      queries_.row(r).array() = channels(tape_.q, r).template cast<A>() * static_cast<A>(rule_.scale());
-      upstream_.row(r).array() = channels(tape_.d_out, r).template cast<A>();
-      scratch_.products[r] = static_cast<A>(
-          (channels(tape_.out, r).template cast<double>() * channels(tape_.d_out, r).template cast<double>())
-              .sum());
-      d_queries_.row(r).setZero();
-    }
-  }
+        tokens_(tokens),
+        group_(tape.group()),
+        factors_(rules),
+        m_(tokens, tape.group(), tape.k.head_dim, tape.v.head_dim) {}
 
-  void run() {
+  /// \param sums           of key head (b, kv)
+  /// \param turn           the block's place among those that add to `sums`
+  /// \param d_sink_logits  [group] or null: receives what this block adds to the gradients by sink logits
+  void run(const key_sums<A>& sums, ordered_turn& turn, double* d_sink_logits) {
+    pack_queries();
     find_softmax();
-    for_each_tile([&](Index begin, Index keys) { add_tile(begin, keys); });
-    for (Index r = 0; r < rows_; ++r)
-      head_map<T>(tape_.d_q.at(b_, token(r), head(r)), tape_.q.head_dim) =
-          (d_queries_.row(r).array() * static_cast<A>(rule_.scale())).template cast<T>();
-    if (!tape_.d_sink_logits.empty()) add_sinks();
+    for_each_tile([&](Index tile, Index count) {
+      turn.begin(tile);
+      add_tile(tile, count, sums, turn);
+    });
+    write_queries();
+    if (d_sink_logits != nullptr) write_sinks(d_sink_logits);
   }
 
  private:
-  static rows_map<A> map(A* data, Index rows, Index columns, Index stride = -1) {
-    return {data, rows, columns, Eigen::OuterStride<>(stride < 0 ? columns : stride)};
-  }
-  Index token(Index r) const { return first_ + r / group_; }
-  Index head(Index r) const { return kv_ * group_ + r % group_; }
-  auto channels(const head_view<const T>& x, Index r) const {
-    return const_head_map<T>(x.at(b_, token(r), head(r)), x.head_dim);
+  strip_rows rows_of(Index s) const {
+    const Index first_row = s * shape::rows;
+    return {b_,     first_,    kv_ * group_,
+            group_, first_row, (std::min)(Index{shape::rows}, tokens_ * group_ - first_row)};
   }
 
-  /// Calls tile(begin, keys) for every tile in which a query may see a key.
-  template <class Tile>
-  void for_each_tile(const Tile& tile) const {
-    Index begin = tape_.k.tokens, gap_begin = 0, gap_end = tape_.k.tokens, end = 0;
-    for (Index r = 0; r < rows_; ++r) {
-      const key_set& set = scratch_.sets[r];
-      if (set.empty()) continue;
-      begin = (std::min)(begin, set.begin);
-      end = (std::max)(end, set.end);
-      gap_begin = (std::max)(gap_begin, set.gap_begin);
-      gap_end = (std::min)(gap_end, set.gap_end);
-    }
-    while (begin < end) {
-      // Nothing is seen between the sinks and the window.
-      if (begin >= gap_begin && begin < gap_end) begin = gap_end;
-      if (begin >= end) break;
-      const Index keys = (std::min)(scratch_.keys, end - begin);
-      tile(begin, keys);
-      begin += keys;
-    }
-  }
-
-  /// The keys of a tile that row r sees, as runs; returns their number.
-  Index runs_of(Index r, Index begin, Index keys) const {
-    const key_set& set = scratch_.sets[r];
-    Index count = 0;
-    const auto add = [&](Index from, Index to) {
-      from = (std::max)(from - begin, Index{0});
-      to = (std::min)(to - begin, keys);
-      if (from >= to) return;
-      if (!rule_.by_key()) {
-        scratch_.runs[count++] = {from, to};
-        return;
+  void pack_queries() {
+    std::fill(m_.queries, m_.queries + m_.rows * m_.key_panels * shape::width, A(0));
+    std::fill(m_.upstream, m_.upstream + m_.rows * m_.value_panels * shape::width, A(0));
+    std::fill(m_.d_queries, m_.d_queries + m_.rows * m_.key_panels * shape::width, A(0));
+    std::fill(m_.products, m_.products + m_.rows, A(0));
+    const A factor = static_cast<A>(factors_.query);
+    for (Index t = 0; t < tokens_; ++t) {
+      m_.visible[t] = rules_.keys_of(b_, first_ + t);
+      if (m_.visible[t].empty()) continue;  // such a query may hold anything
+      for (Index g = 0; g < group_; ++g) {
+        const Index row = t * group_ + g, h = kv_ * group_ + g;
+        const auto channels = [&](const head_view<const T>& x) {
+          return const_channels_map<T>(x.at(b_, first_ + t, h), x.head_dim);
+        };
+        channels_map<A>(m_.wide, tape_.q.head_dim) = channels(tape_.q).template cast<A>() * factor;
+        pack_row(m_.wide, tape_.q.head_dim, m_.queries + row * shape::width, query_panel());
+        channels_map<A>(m_.wide, tape_.v.head_dim) = channels(tape_.d_out).template cast<A>();
+        pack_row(m_.wide, tape_.v.head_dim, m_.upstream + row * shape::width, query_panel());
+        m_.products[row] = static_cast<A>(
+            (channels(tape_.out).template cast<double>() * channels(tape_.d_out).template cast<double>())
+                .sum());
       }
-      for (Index j = from; j < to; ++j) {
-        if (!rule_.sees_key(b_, head(r), token(r), begin + j)) continue;
-        if (count > 0 && scratch_.runs[count - 1].to == j)
-          ++scratch_.runs[count - 1].to;
-        else
-          scratch_.runs[count++] = {j, j + 1};
-      }
-    };
-    add(set.begin, set.gap_begin);
-    add(set.gap_end, set.end);
-    return count;
+    }
+    finite_ = all_finite(m_.queries, m_.rows * m_.key_panels * shape::width) &&
+              all_finite(m_.upstream, m_.rows * m_.value_panels * shape::width);
   }
 
-  /// Turns the products of a row's run into scores: softcap, then bias. Writes the slope of the softcap.
-  void finish_scores(Index r, Index begin, key_run run, A* scores) const {
-    Eigen::Map<Eigen::Array<A, 1, Eigen::Dynamic>> score(scores + run.from, run.to - run.from),
-        bend(scratch_.bends + run.from, run.to - run.from);
-    if (rule_.options().softcap > 0) {
-      const A cap = static_cast<A>(rule_.options().softcap);
-      bend = (score / cap).tanh();
-      score = cap * bend;
-      bend = 1 - bend.square();
-    }
-    if (rule_.options().bias) {
-      const float* bias = rule_.options().bias.at(b_, head(r), token(r));
-      for (Index j = run.from; j < run.to; ++j)
-        scores[j] += static_cast<A>(bias[(begin + j) * rule_.options().bias.key_step()]);
-    }
-  }
-
-  /// shift and factor of every row, so that its weights are exp(score - shift) * factor.
+  /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
   void find_softmax() {
-    const attention_options& options = rule_.options();
-    if (!options.log_sum_exp.empty()) {
-      for (Index r = 0; r < rows_; ++r) {
-        const double sum = options.log_sum_exp[static_cast<std::size_t>(
-            (b_ * tape_.q.tokens + token(r)) * tape_.q.heads + head(r))];
-        scratch_.shifts[r] = sum == attention_options::no_keys ? A(0) : static_cast<A>(sum);
-        scratch_.factors[r] = sum == attention_options::no_keys
-                                  ? A(0)
-                                  : static_cast<A>(std::exp(static_cast<double>(scratch_.shifts[r]) - sum));
-      }
-      return;
+    const attention_options& options = rules_.options();
+    if (options.log_sum_exp.empty()) return find_softmax_of_scores();
+    for (Index row = 0; row < tokens_ * group_; ++row) {
+      const double sum = options.log_sum_exp[static_cast<std::size_t>(
+          (b_ * tape_.q.tokens + first_ + row / group_) * tape_.q.heads + kv_ * group_ + row % group_)];
+      const bool none = sum == attention_options::no_keys;
+      m_.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
+      m_.factors[row] =
+          none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m_.shifts[row]) - sum * log2_e));
     }
-    for (Index r = 0; r < rows_; ++r) scratch_.states[r] = {};
-    for_each_tile([&](Index begin, Index keys) {
-      rows_map<A> scores = map(scratch_.weights, rows_, keys, scratch_.keys);
-      scores.noalias() =
-          queries_ * widened_rows(tape_.k, b_, begin, keys, kv_, scratch_.key_tile).transpose();
-      for (Index r = 0; r < rows_; ++r)
-        for (Index n = 0, count = runs_of(r, begin, keys); n < count; ++n) {
-          const key_run run = scratch_.runs[n];
-          finish_scores(r, begin, run, &scores(r, 0));
-          scratch_.states[r].add(scores.row(r).segment(run.from, run.to - run.from).array());
-        }
+  }
+
+  void find_softmax_of_scores() {
+    const auto state_of = [&](Index s) {
+      return softmax_rows<A>{m_.shifts + s * shape::rows, m_.factors + s * shape::rows};
+    };
+    for (Index s = 0; s < m_.strips; ++s) begin_softmax(rules_, rows_of(s), state_of(s));
+    for_each_tile([&](Index tile, Index count) {
+      pack_keys(tile * shape::tile, count);
+      for (Index s = 0; s < m_.strips; ++s) {
+        tile_softmax<A> softmax(rules_, rows_of(s), m_.visible, tile * shape::tile, count);
+        if (softmax.hull().empty()) continue;
+        multiply(m_.queries, s, m_.turned_keys, tape_.k.head_dim, softmax.hull(), m_.scores,
+                 panel_shape<A>::tile);
+        softmax.run(m_.scores, factors_, state_of(s));
+      }
     });
-    for (Index r = 0; r < rows_; ++r) {
-      if (!options.sink_logits.empty()) {
-        Eigen::Array<A, 1, 1> sink(static_cast<A>(options.sink_logits[static_cast<std::size_t>(head(r))]));
-        scratch_.states[r].add(sink);
-      }
-      scratch_.shifts[r] = scratch_.states[r].maximum;
-      scratch_.factors[r] = scratch_.states[r].empty() ? A(0) : 1 / scratch_.states[r].sum;
+    for (Index row = 0; row < tokens_ * group_; ++row)
+      m_.factors[row] = m_.factors[row] == A(0) ? A(0) : 1 / m_.factors[row];
+  }
+
+  /// Calls tile(n, count) for every tile n in which a query may see one of its `count` keys. Tiles begin at
+  /// multiples of their size, so that blocks agree on them.
+  void for_each_tile(const auto& tile) const {
+    Index begin = tape_.k.tokens, end = 0;
+    for (Index t = 0; t < tokens_; ++t) {
+      if (m_.visible[t].empty()) continue;
+      begin = (std::min)(begin, m_.visible[t].hull_begin());
+      end = (std::max)(end, m_.visible[t].hull_end());
+    }
+    for (Index n = begin / shape::tile; n * shape::tile < end; ++n) {
+      const Index count = (std::min)(shape::tile, tape_.k.tokens - n * shape::tile);
+      bool seen = false;
+      for (Index t = 0; t < tokens_ && !seen; ++t)
+        seen = !meet(m_.visible[t], n * shape::tile, count, false).range.empty();
+      if (seen) tile(n, count);
     }
   }
 
-  void add_tile(Index begin, Index keys) {
-    const const_rows_map<A> key_rows = widened_rows(tape_.k, b_, begin, keys, kv_, scratch_.key_tile);
-    const const_rows_map<A> value_rows = widened_rows(tape_.v, b_, begin, keys, kv_, scratch_.value_tile);
-    rows_map<A> weights = map(scratch_.weights, rows_, keys, scratch_.keys),
-                slopes = map(scratch_.slopes, rows_, keys, scratch_.keys),
-                d_keys = map(scratch_.d_keys + begin * tape_.k.head_dim, keys, tape_.k.head_dim),
-                d_values = map(scratch_.d_values + begin * tape_.v.head_dim, keys, tape_.v.head_dim);
-    weights.noalias() = queries_ * key_rows.transpose();
-    slopes.noalias() = upstream_ * value_rows.transpose();
-    bool all_visible = true;
-    for (Index r = 0; r < rows_; ++r) {
-      const Index count = runs_of(r, begin, keys);
-      Index done = 0;
-      for (Index n = 0; n < count; ++n) {
-        const key_run run = scratch_.runs[n];
-        hide(weights, slopes, r, done, run.from);
-        differentiate(r, begin, run, &weights(r, 0), &slopes(r, 0));
-        done = run.to;
-      }
-      hide(weights, slopes, r, done, keys);
-      all_visible = all_visible && count == 1 && scratch_.runs[0].to - scratch_.runs[0].from == keys;
-    }
-    // A hidden pair has a weight and a slope of 0, which leaves products alone unless it meets 0 * NaN.
-    if (all_visible || (are_finite(key_rows) && are_finite(queries_) && are_finite(upstream_))) {
-      d_values.noalias() += weights.transpose() * upstream_;
-      d_keys.noalias() += slopes.transpose() * queries_;
-      d_queries_.noalias() += slopes * key_rows;
-      return;
-    }
-    for (Index r = 0; r < rows_; ++r)
-      for (Index n = 0, count = runs_of(r, begin, keys); n < count; ++n) {
-        const Index from = scratch_.runs[n].from, length = scratch_.runs[n].to - from;
-        const auto weight = weights.row(r).segment(from, length), slope = slopes.row(r).segment(from, length);
-        d_values.middleRows(from, length).noalias() += weight.transpose() * upstream_.row(r);
-        d_keys.middleRows(from, length).noalias() += slope.transpose() * queries_.row(r);
-        d_queries_.row(r).noalias() += slope * key_rows.middleRows(from, length);
-      }
+  void pack_keys(Index begin, Index count) {
+    const row_block<A> rows = widened_rows(tape_.k, b_, begin, count, kv_, m_.wide);
+    pack_turned(rows.rows, rows.stride, count, tape_.k.head_dim, m_.turned_keys);
+    for (Index j = 0; j < count; ++j)
+      pack_row(rows.rows + j * rows.stride, tape_.k.head_dim, m_.keys + j * shape::width,
+               key_sums<A>::panel_size);
+  }
+  void pack_values(Index begin, Index count) {
+    const row_block<A> rows = widened_rows(tape_.v, b_, begin, count, kv_, m_.wide);
+    pack_turned(rows.rows, rows.stride, count, tape_.v.head_dim, m_.turned_values);
   }
 
-  /// Row r does not see keys [from, to) of a tile.
-  static void hide(rows_map<A>& weights, rows_map<A>& slopes, Index r, Index from, Index to) {
-    weights.row(r).segment(from, to - from).setZero();
-    slopes.row(r).segment(from, to - from).setZero();
+  /// Whether some query of the block does not see some key of a tile.
+  bool hides(Index begin, Index count) const {
+    for (Index t = 0; t < tokens_; ++t) {
+      const row_in_tile met = meet(m_.visible[t], begin, count, rules_.by_key());
+      if (met.has_holes || met.range.first != 0 || met.range.last != count) return true;
+    }
+    return false;
   }
 
-  /// One run of a row: products q . k become the weights that multiply values, and products g . v the
-  /// gradients by q . k.
-  void differentiate(Index r, Index begin, key_run run, A* scores, A* products) {
-    finish_scores(r, begin, run, scores);
-    const Index length = run.to - run.from;
-    Eigen::Map<Eigen::Array<A, 1, Eigen::Dynamic>> weight(scores + run.from, length),
-        slope(products + run.from, length), bend(scratch_.bends + run.from, length);
-    weight = (weight - scratch_.shifts[r]).exp() * scratch_.factors[r];
-    const attention_options& options = rule_.options();
-    if (options.dropout > 0) {
-      // The softmax is of all keys, kept or not; only what multiplies values changes.
-      const auto kept = dropout_mask(options.dropout, options.dropout_seed)
-                            .row_of(b_, head(r), rule_.query_position(b_, token(r)));
-      const A gain = static_cast<A>(1 / (1 - options.dropout));
-      for (Index j = 0; j < length; ++j) {
-        const A kept_gain = kept.keeps(rule_.key_position(b_, begin + run.from + j)) ? gain : A(0);
-        slope(j) = weight(j) * (slope(j) * kept_gain - scratch_.products[r]);
-        weight(j) *= kept_gain;
+  void add_tile(Index tile, Index count, const key_sums<A>& sums, ordered_turn& turn) {
+    const Index begin = tile * shape::tile;
+    pack_keys(begin, count);
+    pack_values(begin, count);
+    // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
+    const bool careful =
+        hides(begin, count) &&
+        !(finite_ && all_finite(m_.turned_keys, panel_shape<A>::padded(count) * tape_.k.head_dim));
+    if (careful || d_bias_.is_shared) turn.wait(tile);
+    for (Index s = 0; s < m_.strips; ++s) {
+      strip_slopes<A> slopes(rules_, rows_of(s), m_.visible, begin, count, d_bias_.data);
+      const Index row = s * shape::rows;
+      const tile_range hull = m_.hulls[s] = slopes.hull();
+      multiply(m_.queries, s, m_.turned_keys, tape_.k.head_dim, hull, m_.weights + row * shape::tile,
+               shape::tile);
+      multiply(m_.upstream, s, m_.turned_values, tape_.v.head_dim, hull, m_.slopes + row * shape::tile,
+               shape::tile);
+      slopes.run(m_.weights + row * shape::tile, m_.slopes + row * shape::tile, factors_,
+                 {m_.shifts + row, m_.factors + row, m_.products + row});
+      if (careful)
+        add_visible(s, tile, slopes, sums);
+      else
+        add_products<A, shape::tile, 1>(
+            m_.slopes + row * shape::tile + hull.first, m_.keys + hull.first * shape::width, sums.panel_size,
+            hull.last - hull.first, tape_.k.head_dim, m_.strip_d_queries(s), shape::rows * shape::width);
+    }
+    if (careful) return;
+    turn.wait(tile);
+    for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums.keys(tile), sums.values(tile));
+  }
+
+  /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
+  void multiply(const A* rows, Index s, const A* turned, Index depth, tile_range hull, A* products,
+                Index stride) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      row_products(rows + s * shape::rows * shape::width, query_panel(), turned + n * depth, depth,
+                   products + n, stride);
+  }
+
+  /// Adds to the sums of keys [first, first + rows) of a tile what the strips that see any of them say.
+  void add_to_keys(Index first, A* d_keys, A* d_values) const {
+    Index begin = m_.strips, end = 0;
+    for (Index s = 0; s < m_.strips; ++s)
+      if (m_.hulls[s].first < first + shape::rows && m_.hulls[s].last > first) {
+        begin = (std::min)(begin, s);
+        end = s + 1;
       }
-    } else {
-      slope = weight * (slope - scratch_.products[r]);
-    }
-    if (tape_.d_bias != nullptr) {
-      const score_view<float>& bias = options.bias;
-      double* d_bias = tape_.d_bias + (bias.at(b_, head(r), token(r)) - bias.data);
-      for (Index j = 0; j < length; ++j)
-        d_bias[(begin + run.from + j) * bias.key_step()] += static_cast<double>(slope(j));
-    }
-    if (options.softcap > 0) slope *= bend;
+    if (begin >= end) return;
+    const Index row = begin * shape::rows, depth = end * shape::rows - row;
+    const auto add = [&](const A* numbers, const A* packed, Index channels, A* sums) {
+      add_products<A, 1, shape::tile>(numbers + row * shape::tile + first, packed + row * shape::width,
+                                      query_panel(), depth, channels, sums + first * shape::width,
+                                      key_sums<A>::panel_size);
+    };
+    add(m_.weights, m_.upstream, tape_.v.head_dim, d_values);
+    add(m_.slopes, m_.queries, tape_.k.head_dim, d_keys);
+  }
+
+  /// The slow, careful sums: only pairs that see each other meet.
+  void add_visible(Index s, Index tile, strip_slopes<A>& slopes, const key_sums<A>& sums) const {
+    constexpr Index width = shape::width;
+    for (Index r = 0; r < rows_of(s).count; ++r)
+      slopes.for_each_visible(r, [&](Index j) {
+        const Index row = s * shape::rows + r;
+        const A weight = m_.weights[row * shape::tile + j], slope = m_.slopes[row * shape::tile + j];
+        for (Index p = 0; p < m_.value_panels; ++p)
+          for (Index c = 0; c < width; ++c)
+            sums.values(tile)[p * sums.panel_size + j * width + c] +=
+                weight * m_.upstream[p * query_panel() + row * width + c];
+        for (Index p = 0; p < m_.key_panels; ++p)
+          for (Index c = 0; c < width; ++c) {
+            sums.keys(tile)[p * sums.panel_size + j * width + c] +=
+                slope * m_.queries[p * query_panel() + row * width + c];
+            m_.strip_d_queries(s)[(p * shape::rows + r) * width + c] +=
+                slope * m_.keys[p * sums.panel_size + j * width + c];
+          }
+      });
+  }
+
+  void write_queries() const {
+    for (Index row = 0; row < tokens_ * group_; ++row)
+      write_panels(m_.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width,
+                   shape::rows * shape::width, static_cast<A>(rules_.scale()), tape_.q.head_dim,
+                   tape_.d_q.at(b_, first_ + row / group_, kv_ * group_ + row % group_));
   }
 
   /// A sink takes part in the softmax with a value of zero: its slope is weight * (0 - g . o).
-  void add_sinks() {
-    for (Index r = 0; r < rows_; ++r) {
-      const auto logit = static_cast<double>(rule_.options().sink_logits[static_cast<std::size_t>(head(r))]);
-      tape_.d_sink_logits[static_cast<std::size_t>(b_ * tape_.q.heads + head(r))] -=
-          std::exp(logit - static_cast<double>(scratch_.shifts[r])) *
-          static_cast<double>(scratch_.factors[r]) * static_cast<double>(scratch_.products[r]);
+  void write_sinks(double* d_sink_logits) const {
+    std::fill(d_sink_logits, d_sink_logits + group_, 0.0);
+    for (Index row = 0; row < tokens_ * group_; ++row) {
+      const auto logit = static_cast<double>(
+          rules_.options().sink_logits[static_cast<std::size_t>(kv_ * group_ + row % group_)]);
+      d_sink_logits[row % group_] -= std::exp2(logit * log2_e - static_cast<double>(m_.shifts[row])) *
+                                     static_cast<double>(m_.factors[row]) *
+                                     static_cast<double>(m_.products[row]);
     }
   }
 
-  const attention_tape<T>& tape_;
-  const visibility& rule_;
-  const attention_gradient_scratch<A>& scratch_;
-  Index b_, kv_, first_, group_, rows_;
-  rows_map<A> queries_, upstream_, d_queries_;
-};
+  /// From one panel of packed queries, or of gradients by outputs, to the next.
+  Index query_panel() const { return m_.rows * shape::width; }
 
-/// Every gradient of the keys of head `kv` of row b, and of the queries that share it.
-template <class T>
-void differentiate_attention(const attention_tape<T>& tape, const visibility& rule, Index b, Index kv) {
-  using A = arithmetic<T>;
-  const Index group = tape.q.heads / tape.k.heads, keys = tape.k.tokens;
-  const Index block = (std::max)(Index{1}, attention_gradient_scratch<A>::rows / (std::max)(Index{1}, group));
-  const attention_gradient_scratch<A> scratch(block * group, keys, tape.q.head_dim, tape.v.head_dim);
-  std::fill_n(scratch.d_keys, keys * (tape.q.head_dim + tape.v.head_dim), A(0));
-  for (Index t = 0; t < tape.q.tokens && group > 0; t += block)
-    attention_gradient_block<T>(tape, rule, scratch, b, kv, t, (std::min)(block, tape.q.tokens - t)).run();
-  const auto write = [&](const A* sums, const head_view<T>& to) {
-    for (Index j = 0; j < keys; ++j)
-      head_map<T>(to.at(b, j, kv), to.head_dim) =
-          const_head_map<A>(sums + j * to.head_dim, to.head_dim).template cast<T>();
-  };
-  write(scratch.d_keys, tape.d_k);
-  write(scratch.d_values, tape.d_v);
-}
+  const attention_tape<T>& tape_;
+  const visibility& rules_;
+  bias_gradient d_bias_;
+  Index b_, kv_, first_, tokens_, group_;
+  score_factors factors_;
+  attention_gradient_scratch<T> m_;
+  bool finite_ = true;  // queries and gradients by outputs
+};
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -2,128 +2,133 @@
 #ifndef ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
 #define ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
 
-#include <span>
+#include <algorithm>  // std::max
 #include <type_traits>
 
 #include <rope/config.hpp>
-#include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/attention_gradient_panels.hpp>
+#include <rope/detail/attention_rows.hpp>
+#include <rope/detail/attention_softmax.hpp>  // tile_range
+#include <rope/detail/packet.hpp>             // arithmetic
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
-#include <rope/frequencies.hpp>  // is_finite
-#include <rope/softmax.hpp>
 #include <rope/view.hpp>
 
-/// What the backward pass of attention works on: heads as matrices, and the scratch memory of a thread.
+/// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
+/// a block of queries.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-template <class A>
-using rows_matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class A>
-using rows_map = Eigen::Map<rows_matrix<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
-template <class A>
-using const_rows_map = Eigen::Map<const rows_matrix<A>, Eigen::Unaligned, Eigen::OuterStride<>>;
-template <class T>
-using head_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_head_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-/// Tokens [first, first + count) of one head as a matrix [count, head_dim] of the arithmetic type: the memory
-/// itself where the types agree, else widened into `buffer`.
-template <class T>
-const_rows_map<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count,
-                                           Index h, arithmetic<T>* buffer) {
-  using A = arithmetic<T>;
-  if constexpr (std::is_same_v<T, A>) {
-    return {x.at(b, first, h), count, x.head_dim, Eigen::OuterStride<>(x.token_stride)};
-  } else {
-    for (Index t = 0; t < count; ++t)
-      head_map<A>(buffer + t * x.head_dim, x.head_dim) =
-          const_head_map<T>(x.at(b, first + t, h), x.head_dim).template cast<A>();
-    return {buffer, count, x.head_dim, Eigen::OuterStride<>(x.head_dim)};
-  }
-}
-
-/// Read from the bits, so that it also holds under -ffast-math.
-template <class Rows>
-bool are_finite(const Rows& x) {
-  for (Index r = 0; r < x.rows(); ++r) {
-    bool finite = true;
-    for (Index c = 0; c < x.cols(); ++c) finite = finite && is_finite(static_cast<double>(x(r, c)));
-    if (!finite) return false;
-  }
-  return true;
-}
 
 /// The heads of a call; already checked.
 template <class T>
 struct attention_tape {
   head_view<const T> q, k, v, out, d_out;
   head_view<T> d_q, d_k, d_v;
-  std::span<double> d_sink_logits;  // [batch, q.heads] or empty
-  double* d_bias;                   // laid out as the bias, or null
+
+  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
-/// Keys [from, to) of a tile that a query sees.
-struct key_run {
-  Index from, to;
+/// Where gradients by the bias are added, laid out as the bias, or null; and whether blocks may meet in an
+/// entry.
+struct bias_gradient {
+  double* data;
+  bool is_shared;
 };
 
-/// Scratch of one key head: sizes in elements, cut from one block of memory.
+/// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel
+/// [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are in units of
+/// what queries are multiplied by.
 template <class A>
+struct key_sums {
+  using shape = gradient_shape<A>;
+  A* memory;
+  Index key_panels, value_panels;
+
+  static constexpr Index panel_size = shape::tile * shape::width;
+  static Index size(Index keys, Index head_dim, Index value_dim) {
+    return (keys + shape::tile - 1) / shape::tile * panel_size *
+           (shape::panels(head_dim) + shape::panels(value_dim));
+  }
+  A* keys(Index tile) const { return memory + tile * (key_panels + value_panels) * panel_size; }
+  A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
+};
+
+/// Memory of a block of queries, cut from the scratch of the thread. Panels hold `width` channels of every
+/// row, so that a row is contiguous within one.
+template <class T>
 struct attention_gradient_scratch {
-  static constexpr Index rows = 64;  // queries of a block
-  static constexpr Index keys = 64;  // keys of a tile
+  using A = arithmetic<T>;
+  using shape = gradient_shape<A>;
 
-  A* queries;    // [rows, head_dim], multiplied by the scale
-  A* upstream;   // [rows, value_dim]: gradients by the output
-  A* d_queries;  // [rows, head_dim]
-  A* weights;    // [rows, keys]: scores, then weights
-  A* slopes;     // [rows, keys]: gradients by the weights, then by the scores
-  A* shifts;     // [rows]: a weight is exp(score - shift) * factor
-  A* factors;    // [rows]
-  A* products;   // [rows]: upstream . out
-  A* bends;      // [keys]: slope of the softcap
-  A* key_tile;   // [keys, head_dim], for 16-bit keys
-  A* value_tile;
-  A* d_keys;                 // [all keys, head_dim]
-  A* d_values;               // [all keys, value_dim]
-  key_set* sets;             // [rows]
-  key_run* runs;             // [keys]
-  softmax_state<A>* states;  // [rows]
+  Index strips, rows, key_panels, value_panels;
+  A* queries;         // [key_panels, rows, width], times the factor of scores
+  A* upstream;        // [value_panels, rows, width]: gradients by the output
+  A* d_queries;       // [strips, key_panels, strip, width], without the scale
+  A* weights;         // [rows, tile]: scores, then what multiplies values
+  A* slopes;          // [rows, tile]: upstream . value, then the gradient by the score
+  A* shifts;          // [rows]: a weight is 2^(score - shift) * factor
+  A* factors;         // [rows]
+  A* products;        // [rows]: upstream . out
+  A* turned_keys;     // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* turned_values;   // [tile / width, value_dim, width]
+  A* keys;            // [key_panels, tile, width]
+  A* wide;            // [tile, channels]: rows of 16-bit channels, widened
+  A* scores;          // [strip, panel_shape::tile], where no log-sum-exp is given
+  key_set* visible;   // [tokens]
+  tile_range* hulls;  // [strips]: keys of the tile that a strip sees
 
-  attention_gradient_scratch(Index block_rows, Index all_keys, Index head_dim, Index value_dim) {
+  attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
+      : strips((tokens * group + shape::rows - 1) / shape::rows),
+        rows(strips * shape::rows),
+        key_panels(shape::panels(head_dim)),
+        value_panels(shape::panels(value_dim)) {
     struct numbers {};
     struct key_sets {};
-    struct key_runs {};
-    struct softmaxes {};
-    A* next = workspace<numbers, A>(block_rows * (2 * head_dim + value_dim + 2 * keys + 3) + keys +
-                                    (keys + all_keys) * (head_dim + value_dim));
+    struct ranges {};
+    const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
+    const Index widest = (std::max)(of_keys, of_values);
+    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 3) +
+                                    shape::tile * (head_dim + value_dim + of_keys + widest) +
+                                    shape::rows * panel_shape<A>::tile);
     const auto take = [&next](Index count) {
       A* const taken = next;
       next += count;
       return taken;
     };
-    queries = take(block_rows * head_dim);
-    upstream = take(block_rows * value_dim);
-    d_queries = take(block_rows * head_dim);
-    weights = take(block_rows * keys);
-    slopes = take(block_rows * keys);
-    shifts = take(block_rows);
-    factors = take(block_rows);
-    products = take(block_rows);
-    bends = take(keys);
-    key_tile = take(keys * head_dim);
-    value_tile = take(keys * value_dim);
-    d_keys = take(all_keys * head_dim);
-    d_values = take(all_keys * value_dim);
-    sets = workspace<key_sets, key_set>(block_rows);
-    runs = workspace<key_runs, key_run>(keys);
-    states = workspace<softmaxes, softmax_state<A>>(block_rows);
+    queries = take(rows * of_keys);
+    upstream = take(rows * of_values);
+    d_queries = take(rows * of_keys);
+    weights = take(rows * shape::tile);
+    slopes = take(rows * shape::tile);
+    turned_keys = take(shape::tile * head_dim);
+    turned_values = take(shape::tile * value_dim);
+    keys = take(shape::tile * of_keys);
+    wide = take(shape::tile * widest);
+    scores = take(shape::rows * panel_shape<A>::tile);
+    shifts = take(rows);
+    factors = take(rows);
+    products = take(rows);
+    visible = workspace<key_sets, key_set>(tokens);
+    hulls = workspace<ranges, tile_range>(strips);
   }
+
+  A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
+
+/// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
+/// types agree, else widened into `buffer`.
+template <class T>
+row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
+                                      arithmetic<T>* buffer) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return {x.at(b, first, h), x.token_stride};
+  } else {
+    for (Index t = 0; t < count; ++t) widen(x.at(b, first + t, h), x.head_dim, buffer + t * x.head_dim);
+    return {buffer, x.head_dim};
+  }
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

@@ -114,7 +114,7 @@ inline constexpr double exp2_coefficients<double>[] = {
 template <class P>
 EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = larger(x, fill<P>(A(std::is_same_v<A, float> ? -125 : -1021)));
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -125 : -1021)));
   const P n = nearest_integer(bounded), r = as_computed(subtract(bounded, n));
   P p = fill<P>(exp2_coefficients<A>[0]);
   for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)

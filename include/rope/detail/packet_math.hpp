@@ -61,6 +61,31 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   return x;
 }
 
+/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
+/// a maximum in any order: the instruction returns its second one then.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
