@@ -308,6 +308,11 @@ int main(int argc, char** argv) {
       beside_peak(state, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
+  // Few key heads: every thread works on one.
+  for (const shape& s : {shape{2048, 2048, 4, 1, 128}, shape{2048, 2048, 1, 1, 128}})
+    for (const int threads : {1, 2})
+      add("backward/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
+          [=](benchmark::State& state) { backward(state, s, threads); });
   for (const Index tokens : {256, 512, 1024, 2048, 4096, 8192, 16384}) {
     const shape s = {tokens, tokens, 4, 1, 128};
     for (const bool rotates : {false, true})

@@ -29,8 +29,9 @@ inline namespace ROPE_ABI {
 struct option_gradients {
   /// [q.heads], by options.sink_logits.
   std::span<double> sink_logits = {};
-  /// By options.bias, an entry at the offset it has there; what entries along an axis of extent 1 share is
-  /// summed. The call then stays on its own thread.
+  /// By options.bias, an entry at the offset it has there; what scores share an entry is summed. Where blocks
+  /// of queries, heads or rows share entries, all tasks follow one another through the keys, which leaves at
+  /// most one thread per 96 keys with work.
   std::span<double> bias = {};
 };
 
@@ -126,8 +127,8 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
 ///                 wrote, or nothing, and it is found again at the cost of one more product
 /// \param by_options  where the gradients by learned sink logits and by the bias go
-/// \param threads  the caller's threads; each works on whole key heads of a row, so the bits do not depend on
-///                 them
+/// \param threads  the caller's threads; each takes blocks of queries of a key head, which add to the sums by
+///                 keys in one order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
@@ -136,7 +137,10 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// whose
 ///            `out` enters rounded (tests/rope/attention_gradient.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
-///            log_sum_exp; memory of keys * (head_dim + value_dim) per thread, nothing of queries * keys
+///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
+///            in numbers: keys * (head_dim + value_dim) for each of up to 128 * 240 / (queries of a key head)
+///            key heads at a time, which is no more than 16 or 2^24 numbers, and per thread about 240 * (3
+///            head_dim + 192) + 96 * (3 head_dim + 2 value_dim); nothing of queries * keys
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class Threads = this_thread>

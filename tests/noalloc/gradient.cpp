@@ -25,9 +25,21 @@ TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", ""
     rope::attention_gradient<rope::half_split>(many(a), few(e), few(f), many(b), many(c), many(d), few(g),
                                                few(h), table);
   };
+  // A bias shared by heads and queries, and the gradients by options.
+  std::vector<double> sums(static_cast<std::size_t>(queries * 8), 3), d_bias(static_cast<std::size_t>(keys)),
+      d_sink_logits(8);
+  const std::vector<float> numbers(static_cast<std::size_t>(keys)), sink_logits(8);
+  const auto by_options = [&] {
+    rope::attention_options options = {.sink_logits = sink_logits, .dropout = 0.1, .log_sum_exp = sums};
+    options.bias = rope::scores(numbers.data(), 1, 1, 1, keys);
+    rope::attention_gradient(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h), options,
+                             {.sink_logits = d_sink_logits, .bias = d_bias});
+  };
   plain();
   rotated();
+  by_options();
   CHECK(allocations_in(plain) == 0);
   CHECK(allocations_in(rotated) == 0);
+  CHECK(allocations_in(by_options) == 0);
   CHECK(allocations_in([&] { rope::rotate_gradient<rope::interleaved>(many(d), table); }) == 0);
 }

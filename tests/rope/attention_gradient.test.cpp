@@ -47,6 +47,14 @@ struct own_threads {
   }
 };
 
+/// Promises threads and has one, which takes the last piece first.
+struct one_after_the_other {
+  Index threads() const { return 4; }
+  void parallel_for(Index count, const auto& body) const {
+    while (count-- > 0) body(count);
+  }
+};
+
 /// A call: its operands, upstream gradient, and rule.
 struct call {
   std::string name;
@@ -107,7 +115,37 @@ std::vector<call> calls(std::mt19937& generator, bool small) {
        .offsets = {0, many / 2, many},
        .dropout = 0.3,
        .seed = 5});
+  add("channels that fill no panel", {1, few, few, 2, 2, 33, 17}, {});
+  add("scores without channels", {1, few, many, 2, 1, 0, 3}, {.basic = {.scale = 1}});
+  add("values without channels", {1, few, many, 2, 1, 3, 0}, {});
   return all;
+}
+
+/// Sequences of several blocks of queries (750 rows of one key head, at most 240 in a block) and tiles of
+/// keys (at most 128 in one), the last ones not full.
+std::vector<call> long_calls(std::mt19937& generator) {
+  const long queries = 250, keys = 230;
+  const attention_call::extents one_head = {1, queries, keys, 3, 1, 5, 6};
+  full_rule everything = {.basic = {.window = 150, .softcap = 1.1},
+                          .sinks = 2,
+                          .sink_logits = random_floats(generator, 4),
+                          .bias = random_floats(generator, static_cast<std::size_t>(4 * queries * keys)),
+                          .bias_extents = {1, 4, queries, keys},
+                          .dropout = 0.2,
+                          .seed = 9};
+  for (long n = 0; n < queries * keys; ++n) everything.mask.push_back(generator() % 5 != 0 ? 1 : 0);
+  full_rule shared_by_heads = everything, shared_by_queries = everything;
+  shared_by_heads.bias.resize(static_cast<std::size_t>(queries * keys));
+  shared_by_heads.bias_extents = {1, 1, queries, keys};
+  shared_by_queries.bias.resize(static_cast<std::size_t>(4 * keys));
+  shared_by_queries.bias_extents = {1, 4, 1, keys};
+  return {{"causal", one_head, {}},
+          {"more queries than keys", {1, keys, queries, 3, 1, 5, 6}, {.basic = {.softcap = 0.7}}},
+          {"window with sinks", one_head, {.basic = {.window = 110}, .sinks = 3}},
+          {"segments", {1, keys, keys, 3, 1, 5, 6}, {.offsets = {0, 7, 150, 190, keys}}},
+          {"everything, a bias of each score", {1, queries, keys, 4, 1, 5, 6}, everything},
+          {"everything, a bias shared by heads", {1, queries, keys, 4, 2, 5, 6}, shared_by_heads},
+          {"everything, a bias shared by queries", {1, queries, keys, 4, 1, 5, 6}, shared_by_queries}};
 }
 
 struct inputs {
@@ -219,6 +257,33 @@ double worst(const std::vector<double>& got, const std::vector<long double>& exa
   return result;
 }
 
+/// The closed form, and the same bits wherever heads lie in memory and on any threads.
+template <class T>
+void check_call(std::mt19937& generator, const call& c, const std::vector<Index>& thread_counts) {
+  const inputs in = random_inputs<T>(generator, c.extents);
+  const wide_tensor q(in.x.q), k(in.x.k), v(in.x.v), g(in.g);
+  const auto state = reference::attend(q, k, v, c.rule);
+  const tensor out = stored_output<T>(state.out);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), c.rule);
+  const long double part = gradient_bound<attention_call::arithmetic<T>>(in, c.rule);
+  const auto follows = [&](const results& r) {
+    CHECK(worst<T>(r.q, exact.q, exact.q_size, part) <= 1);
+    CHECK(worst<T>(r.k, exact.k, exact.k_size, part) <= 1);
+    CHECK(worst<T>(r.v, exact.v, exact.v_size, part) <= 1);
+    CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
+    CHECK(worst(r.bias, exact.bias, exact.bias_sizes, part) <= 1);
+  };
+  const results found = gradients<T>(in, out, c.rule);
+  follows(found);
+  const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
+  follows(gradients<T>(in, out, c.rule, sums));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bhsd), found));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::sbhd), found));
+  for (const Index threads : thread_counts)
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, own_threads{threads}), found));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, one_after_the_other{}), found));
+}
+
 }  // namespace
 
 TEST_CASE("the closed form of the gradients is the derivative of attention") {
@@ -273,32 +338,21 @@ TEST_CASE("the closed form of the gradients is the derivative of attention") {
 
 TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "", float, double, Eigen::half,
                    Eigen::bfloat16) {
-  using T = TestType;
-  using A = attention_call::arithmetic<T>;
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   for (const call& c : calls(generator, false)) {
     CAPTURE(seed, c.name);
-    const inputs in = random_inputs<T>(generator, c.extents);
-    const wide_tensor q(in.x.q), k(in.x.k), v(in.x.v), g(in.g);
-    const auto state = reference::attend(q, k, v, c.rule);
-    const tensor out = stored_output<T>(state.out);
-    const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), c.rule);
-    const long double part = gradient_bound<A>(in, c.rule);
-    const auto follows = [&](const results& r) {
-      CHECK(worst<T>(r.q, exact.q, exact.q_size, part) <= 1);
-      CHECK(worst<T>(r.k, exact.k, exact.k_size, part) <= 1);
-      CHECK(worst<T>(r.v, exact.v, exact.v_size, part) <= 1);
-      CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
-      CHECK(worst(r.bias, exact.bias, exact.bias_sizes, part) <= 1);
-    };
-    const results found = gradients<T>(in, out, c.rule);
-    follows(found);
-    const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
-    follows(gradients<T>(in, out, c.rule, sums));
-    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bhsd), found));
-    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::sbhd), found));
-    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, own_threads{3}), found));
+    check_call<TestType>(generator, c, {3});
+  }
+}
+
+TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any number of threads", "", float,
+                   double) {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (const call& c : long_calls(generator)) {
+    CAPTURE(seed, c.name);
+    check_call<TestType>(generator, c, {2, 3, 7});
   }
 }
 
@@ -386,11 +440,133 @@ TEST_CASE("rows that nobody sees keep their contents to themselves") {
     }
 }
 
+TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "", float, double,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  CAPTURE(seed);
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
+  const long queries = 120, keys = 130, bad_query = 70, bad_key = 40, masked = 100;
+  const inputs clean = random_inputs<T>(generator, {1, queries, keys, 3, 1, 6, 5});
+  // Queries see keys at most 19 positions before their own, and query 100 sees none.
+  full_rule rule = {.basic = {.window = 20}};
+  for (long n = 0; n < queries * keys; ++n) rule.mask.push_back(n / keys != masked ? 1 : 0);
+  const auto position = [&](long i) { return i + keys - queries; };
+  const auto sees = [&](long i, long j) { return rule.sees(0, 0, i, j, queries, keys); };
+  const wide_tensor q(clean.x.q), k(clean.x.k), v(clean.x.v), g(clean.g);
+  const auto state = reference::attend(q, k, v, rule);
+  const tensor out = stored_output<T>(state.out);
+  const results r = gradients<T>(clean, out, rule);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
+  const long double part = gradient_bound<attention_call::arithmetic<T>>(clean, rule);
+  const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
+
+  // Replaces the tokens that something reaches by the exact result, and compares the others.
+  const auto unreached = [&](tensor got, const wide_tensor& expected, const wide_tensor& size,
+                             const auto& reaches) {
+    attention_call::for_each_element(got, [&](long b, long t, long h, long d) {
+      if (reaches(t)) got(b, t, h, d) = static_cast<double>(expected(b, t, h, d));
+    });
+    CHECK(worst<T>(got, expected, size, part) <= 1);
+  };
+  const auto reached = [&](const tensor& got, long t) {
+    for (long h = 0; h < got.heads; ++h)
+      for (long d = 0; d < got.dim; ++d) CHECK_FALSE(rope::detail::is_finite(got(0, t, h, d)));
+  };
+  for (const bool given : {false, true}) {
+    CAPTURE(given);
+    const auto of_query = [&](const inputs& in) {
+      const results got = gradients<T>(in, out, rule, given ? sums : std::vector<double>());
+      const auto sees_key = [&](long j) { return sees(bad_query, j); };
+      unreached(got.q, exact.q, exact.q_size, [&](long i) { return i == bad_query; });
+      unreached(got.k, exact.k, exact.k_size, sees_key);
+      unreached(got.v, exact.v, exact.v_size, sees_key);
+      reached(got.q, bad_query);
+      reached(got.k, position(bad_query));
+    };
+    inputs in = clean;
+    for (long h = 0; h < 3; ++h) in.g(0, bad_query, h, 2) = h == 1 ? infinity : nan;
+    of_query(in);
+    in = clean;
+    for (long h = 0; h < 3; ++h) in.x.q(0, bad_query, h, 3) = nan;
+    of_query(in);
+
+    const auto of_key = [&](const results& got) {
+      const auto sees_bad_key = [&](long i) { return sees(i, bad_key); };
+      unreached(got.q, exact.q, exact.q_size, sees_bad_key);
+      const auto seen_beside = [&](long j) { return std::abs(j - bad_key) < 20; };
+      unreached(got.k, exact.k, exact.k_size, seen_beside);
+      unreached(got.v, exact.v, exact.v_size, seen_beside);
+      reached(got.q, bad_key - (keys - queries));
+      reached(got.k, bad_key);
+    };
+    in = clean;
+    in.x.k(0, bad_key, 0, 4) = nan;
+    of_key(gradients<T>(in, out, rule, given ? sums : std::vector<double>()));
+    in = clean;
+    in.x.v(0, bad_key, 0, 1) = nan;
+    of_key(gradients<T>(in, out, rule, given ? sums : std::vector<double>()));
+
+    in = clean;
+    for (long h = 0; h < 3; ++h) in.x.q(0, masked, h, 0) = in.g(0, masked, h, 0) = nan;
+    const results unseen = gradients<T>(in, out, rule, given ? sums : std::vector<double>());
+    const auto nothing = [](long) { return false; };
+    unreached(unseen.q, exact.q, exact.q_size, nothing);
+    unreached(unseen.k, exact.k, exact.k_size, nothing);
+    unreached(unseen.v, exact.v, exact.v_size, nothing);
+    for (long d = 0; d < 6; ++d) CHECK(unseen.q(0, masked, 1, d) == 0);
+  }
+}
+
+TEST_CASE("scores that share an entry of the bias add to its gradient in one order") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  CAPTURE(seed);
+  // A bias by distance, read from one list: entry (i, j) is number i + j, so every block meets the others'.
+  const long queries = 500, keys = 300;
+  const inputs in = random_inputs<float>(generator, {1, queries, keys, 2, 1, 4, 4});
+  const auto list = random_floats(generator, static_cast<std::size_t>(queries + keys - 1));
+  full_rule rule = {.basic = {.causal = false}, .bias_extents = {1, 1, queries, keys}};
+  for (long i = 0; i < queries; ++i)
+    for (long j = 0; j < keys; ++j) rule.bias.push_back(list[static_cast<std::size_t>(i + j)]);
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  const results dense = gradients<float>(in, out, rule);
+  std::vector<double> expected(list.size()), sizes(list.size());
+  for (long i = 0; i < queries; ++i)
+    for (long j = 0; j < keys; ++j) {
+      const double slope = dense.bias[static_cast<std::size_t>(i * keys + j)];
+      expected[static_cast<std::size_t>(i + j)] += slope;
+      sizes[static_cast<std::size_t>(i + j)] += std::abs(slope);
+    }
+  const auto of_list = [&](const auto& threads) {
+    std::vector<double> d_list(list.size(), attention_call::unwritten);
+    gradients_with<float>(in, out, rule, axes::bshd,
+                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+                            rope::attention_options options = {.causal = false};
+                            options.bias = {list.data(), 1, 1, queries, keys, 0, 0, 1, 1};
+                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
+                                                     threads);
+                          });
+    return d_list;
+  };
+  const std::vector<double> alone = of_list(rope::this_thread{});
+  // Two heads of 300 pairs at most, added up once in each order.
+  for (std::size_t n = 0; n < list.size(); ++n)
+    CHECK(std::abs(alone[n] - expected[n]) <= 1200 * 0x1p-53 * sizes[n]);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(own_threads{threads}) == alone);
+}
+
 TEST_CASE("no keys, no queries and no batch give zeros") {
   for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
                                           {1, 0, 3, 2, 1, 4, 4},
                                           {0, 3, 3, 2, 1, 4, 4},
-                                          {1, 3, 3, 0, 0, 4, 4}}) {
+                                          {1, 3, 3, 0, 0, 4, 4},
+                                          {1, 3, 3, 0, 2, 4, 4},
+                                          {1, 3, 3, 2, 1, 4, 0},
+                                          {1, 3, 3, 2, 1, 0, 0}}) {
     std::mt19937 generator(1);
     const inputs in = random_inputs<float>(generator, e);
     const results r = gradients<float>(in, in.g, {});

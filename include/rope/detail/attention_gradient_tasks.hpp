@@ -12,6 +12,8 @@
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_kernel.hpp>
+#include <rope/detail/attention_gradient_panels.hpp>
+#include <rope/detail/attention_gradient_rows.hpp>
 #include <rope/detail/attention_gradient_scratch.hpp>
 #include <rope/detail/exp2.hpp>  // ln_2
 #include <rope/detail/ordered_turns.hpp>
@@ -93,6 +95,15 @@ class attention_gradient_tasks {
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
+  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless so
+  /// many threads would wait for their turns on it. Does not show in the result, which the order of blocks of
+  /// one key head decides; where all blocks add to one bias, it must not depend on the threads.
+  Index heads_side_by_side(Index threads) const {
+    if (d_bias_.is_shared) return 1;
+    const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
+    const Index busy = (std::max)((std::min)(blocks_, tiles) / 4, Index{1});
+    return (threads + busy - 1) / busy;
+  }
   Index head_size() const { return key_sums<A>::size(tape_.k.tokens, tape_.k.head_dim, tape_.v.head_dim); }
   key_sums<A> sums_of(A* memory, Index head) const {
     return {memory + head * head_size(), gradient_shape<A>::panels(tape_.k.head_dim),
@@ -107,20 +118,26 @@ class attention_gradient_tasks {
     };
     pieces(heads * head_size(), [&](Index from, Index to) { std::fill(memory + from, memory + to, A(0)); });
 
-    const Index tasks = heads * blocks_;
+    const Index tasks = heads * blocks_, side_by_side = heads_side_by_side(available_threads(threads));
     struct places {};
     auto* tiles = workspace<places, std::atomic<Index>>(tasks);
     for (Index task = 0; task < tasks; ++task) tiles[task].store(0, std::memory_order_relaxed);
     const Index work =
         tokens_ * tape_.group() * tape_.k.tokens * (3 * tape_.k.head_dim + 2 * tape_.v.head_dim);
     parallel_tasks(threads, tasks, work, [&](Index task) {
+      const Index before = task / (side_by_side * blocks_) * side_by_side,
+                  here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
+      const Index head = before + place % here, order = place / here;
       // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
+      const Index part = blocks_ - 1 - order, token = part * tokens_;
       // Blocks of one key head share its sums; all may share entries of the bias.
-      const Index head = task % heads, part = blocks_ - 1 - task / heads, token = part * tokens_;
-      const Index b = (first + head) / tape_.k.heads, kv = (first + head) % tape_.k.heads;
-      ordered_turn turn(tiles, task, d_bias_.is_shared ? 1 : heads);
-      block(tape_, rules_, d_bias_, b, kv, token, (std::min)(tokens_, tape_.q.tokens - token))
-          .run(sums_of(memory, head), turn, d_sinks_of(first + head, part));
+      ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
+      attention_gradient_rows<T> rows(tape_, rules_, (first + head) / tape_.k.heads,
+                                      (first + head) % tape_.k.heads, token,
+                                      (std::min)(tokens_, tape_.q.tokens - token));
+      block(rows, d_bias_, sums_of(memory, head), turn).run();
+      rows.write_queries();
+      if (d_sinks_ != nullptr) rows.write_sinks(d_sinks_of(first + head, part));
     });
 
     pieces(heads * tape_.k.tokens, [&](Index from, Index to) {
@@ -132,7 +149,7 @@ class attention_gradient_tasks {
   }
 
   double* d_sinks_of(Index head, Index part) const {
-    return d_sinks_ == nullptr ? nullptr : d_sinks_ + (head * blocks_ + part) * tape_.group();
+    return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
 
   /// Queries were multiplied by the factor of scores; what the scale is of it remains.

@@ -18,14 +18,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The place of one task among those that share sums with it: tasks first, first + step, ..., task.
+/// The place of one task among those that share sums with it.
 class ordered_turn {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
 
   /// \param tiles  per task, the tile that it works on; 0 at first
-  ordered_turn(std::atomic<Index>* tiles, Index task, Index step)
-      : tiles_(tiles), task_(task), step_(step), oldest_(task % step) {}
+  ordered_turn(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   ordered_turn(const ordered_turn&) = delete;
   ordered_turn& operator=(const ordered_turn&) = delete;
   /// Also when the task ends by an exception: nobody waits for it any more.
@@ -36,8 +35,8 @@ class ordered_turn {
 
   /// Returns when every task before this one has left `tile` behind.
   void wait(Index tile) {
-    while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) oldest_ += step_;
-    for (Index before = oldest_; before < task_; before += step_)
+    while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
+    for (Index before = oldest_; before < task_; ++before)
       for (Index at = tiles_[before].load(std::memory_order_acquire); at <= tile;
            at = tiles_[before].load(std::memory_order_acquire))
         tiles_[before].wait(at, std::memory_order_acquire);
@@ -50,7 +49,7 @@ class ordered_turn {
   }
 
   std::atomic<Index>* tiles_;
-  Index task_, step_, oldest_;  // every task before oldest_ is finished
+  Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
 
 }  // namespace detail
