@@ -440,6 +440,21 @@ TEST_CASE("rows that nobody sees keep their contents to themselves") {
     }
 }
 
+TEST_CASE("keys past the count have gradients of zero, whatever the queries hold") {
+  std::mt19937 generator(8);
+  inputs in = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
+  const full_rule rule = {.basic = {.causal = false}, .key_counts = {37}};
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  in.g(0, 11, 0, 2) = std::numeric_limits<double>::quiet_NaN();
+  const results r = gradients<float>(in, out, rule);
+  for (long j = 0; j < 70; ++j) {
+    for (long d = 0; d < 6; ++d) CHECK((r.k(0, j, 0, d) == 0) == (j >= 37));
+    CHECK(rope::detail::is_finite(r.v(0, j, 0, 2)) == (j >= 37));
+    for (long d = 0; d < 5; ++d) CHECK((r.v(0, j, 0, d) == 0) == (j >= 37));
+  }
+}
+
 TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "", float, double,
                    Eigen::bfloat16) {
   using T = TestType;
