@@ -2,9 +2,10 @@
 #ifndef ROPE_DETAIL_ATTENTION_GRADIENT_ROWS_HPP
 #define ROPE_DETAIL_ATTENTION_GRADIENT_ROWS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
@@ -14,8 +15,10 @@
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/exp2.hpp>
+#include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/visibility.hpp>
+#include <rope/positions.hpp>  // position_range
 #include <rope/view.hpp>
 
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
@@ -37,7 +40,8 @@ struct attention_gradient_rows {
   Index b, kv, first, tokens, group;
   score_factors factors;
   attention_gradient_scratch<T> m;
-  bool finite = true;  // queries and gradients by outputs
+  position_range positions;  // of queries that may see a key
+  bool finite = true;        // queries and gradients by outputs
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -81,10 +85,7 @@ struct attention_gradient_rows {
       // Nothing is seen between the sinks and the window.
       if (n * shape::tile >= gap_begin && n * shape::tile < gap_end) n = gap_end / shape::tile;
       const Index count = (std::min)(shape::tile, end - n * shape::tile);
-      bool seen = false;
-      for (Index t = 0; t < tokens && !seen; ++t)
-        seen = !meet(m.visible[t], n * shape::tile, count, false).range.empty();
-      if (seen) tile(n, count);
+      if (any_sees(n * shape::tile, count)) tile(n, count);
     }
   }
 
@@ -128,6 +129,16 @@ struct attention_gradient_rows {
   }
 
  private:
+  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
+  bool any_sees(Index begin, Index keys) const {
+    bool met = false;
+    for (Index t = 0; t < tokens && !met; ++t) met = !meet(m.visible[t], begin, keys, false).range.empty();
+    if (!met || rules.in_order()) return met;
+    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
+    const auto [low, high] = std::minmax_element(of_keys, of_keys + keys);
+    return rules.rule_of(positions.smallest, positions.largest).meets(*low, *high);
+  }
+
   void pack_queries() {
     std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
@@ -137,6 +148,7 @@ struct attention_gradient_rows {
     for (Index t = 0; t < tokens; ++t) {
       m.visible[t] = rules.keys_of(b, first + t);
       if (m.visible[t].empty()) continue;  // such a query may hold anything
+      positions.include(rules.query_position(b, first + t));
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {

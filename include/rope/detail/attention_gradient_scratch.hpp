@@ -8,8 +8,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
-#include <rope/detail/attention_softmax.hpp>  // tile_range
-#include <rope/detail/packet.hpp>             // arithmetic
+#include <rope/detail/hidden_keys.hpp>  // tile_range
+#include <rope/detail/packet.hpp>       // arithmetic
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/view.hpp>

@@ -4,12 +4,14 @@
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <cstddef>
+#include <cstdint>
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_rows.hpp>  // channels_map
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/exp2.hpp>
+#include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
@@ -105,22 +107,30 @@ class strip_slopes {
       score = bend * static_cast<A>(factors.cap);
       bend = 1 - bend.square();
     }
-    if (options.bias) {
-      const float* added = options.bias.at(b, h, i);
-      for (Index j = range.first; j < range.last; ++j)
-        if (!hidden_[j])
-          scores[j] += static_cast<A>(added[(begin_ + j) * options.bias.key_step()]) * static_cast<A>(log2_e);
-    }
+    if (options.bias)
+      for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
+                     [&](Index j, float added) {
+                       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
+                     });
     if (options.dropout > 0) {
-      const auto kept =
-          dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules_.query_position(b, i));
-      const A gain = static_cast<A>(1 / (1 - options.dropout));
-      for (Index j = range.first; j < range.last; ++j) {
-        gains_[j] = kept.keeps(rules_.key_position(b, begin_ + j)) ? gain : A(0);
-        products[j] *= gains_[j];
-      }
+      find_gains(b, h, i, range);
+      for (Index j = range.first; j < range.last; ++j) products[j] *= gains_[j];
     }
     return true;
+  }
+
+  void find_gains(Index b, Index h, Index i, tile_range range) {
+    const attention_options& options = rules_.options();
+    const auto kept =
+        dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules_.query_position(b, i));
+    const A gain = static_cast<A>(1 / (1 - options.dropout));
+    if (rules_.in_order()) {
+      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
+      for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(start + j) ? gain : A(0);
+    } else {
+      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
+      for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(positions[j]) ? gain : A(0);
+    }
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
@@ -135,22 +145,28 @@ class strip_slopes {
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
     if (met_[r].has_holes)
-      for (Index j = range.first; j < range.last; ++j)
-        if (hidden_[j]) weights[j] = slopes[j] = A(0);
-
+      for (Index j = range.first; j < range.last; ++j) {
+        weights[j] = hidden_[j] ? A(0) : weights[j];
+        slopes[j] = hidden_[j] ? A(0) : slopes[j];
+      }
+    if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
     const attention_options& options = rules_.options();
-    if (d_bias_ != nullptr) {
-      const score_view<float>& bias = options.bias;
-      double* d_bias =
-          d_bias_ + (bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)) - bias.data);
-      for (Index j = range.first; j < range.last; ++j)
-        if (!hidden_[j]) d_bias[(begin_ + j) * bias.key_step()] += static_cast<double>(slopes[j]);
-    }
     // The softmax is of all keys, kept or not; only what multiplies values changes.
     if (options.dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options.softcap > 0)
       for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
+  }
+
+  void add_to_bias(Index r, const A* slopes, tile_range range) const {
+    const score_view<float>& bias = rules_.options().bias;
+    const Index step = bias.key_step();
+    double* d_bias = d_bias_ + (bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)) - bias.data);
+    if (step == 1)
+      for (Index j = range.first; j < range.last; ++j) d_bias[begin_ + j] += static_cast<double>(slopes[j]);
+    else
+      for (Index j = range.first; j < range.last; ++j)
+        d_bias[(begin_ + j) * step] += static_cast<double>(slopes[j]);
   }
 
   const visibility& rules_;
@@ -160,7 +176,7 @@ class strip_slopes {
   double* d_bias_;
   tile_range hull_ = {0, 0};
   row_in_tile met_[std::size_t(rows)];
-  bool hidden_[std::size_t(tile)];  // where a row has holes
+  key_mark<A> hidden_[std::size_t(tile)];  // of a row that has holes
   A bends_[std::size_t(tile)];
   A gains_[std::size_t(tile)];
 };
