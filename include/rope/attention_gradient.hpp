@@ -134,13 +134,13 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
 /// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
-/// whose
-///            `out` enters rounded (tests/rope/attention_gradient.test.cpp)
+///            whose `out` enters rounded (tests/rope/attention_gradient.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
 ///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
-///            in numbers: keys * (head_dim + value_dim) for each of up to 128 * 240 / (queries of a key head)
-///            key heads at a time, which is no more than 16 or 2^24 numbers, and per thread about 240 * (3
-///            head_dim + 192) + 96 * (3 head_dim + 2 value_dim); nothing of queries * keys
+///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
+///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
+///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
+///            value_dim). Nothing of queries * keys
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class Threads = this_thread>
@@ -163,9 +163,8 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 ///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
 ///
 /// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
-/// is
-///            outside the table; nothing is written then
-/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back and
+///            is outside the table; nothing is written then
+/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
@@ -193,8 +192,8 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
   detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
-  const auto rotated =
-      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table, key_table, rule);
+  const auto rotated = detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table,
+                                                        key_table, rule, threads);
   tape.q = rotated.q;
   tape.k = rotated.k;
   detail::differentiate_attention(tape, rule, by_options, threads);

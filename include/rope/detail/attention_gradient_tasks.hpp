@@ -48,6 +48,7 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   return true;
 }
 
+/// Every gradient of a checked call.
 template <class T>
 class attention_gradient_tasks {
   using A = arithmetic<T>;
@@ -87,22 +88,22 @@ class attention_gradient_tasks {
   }
 
  private:
-  /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads. Where few
-  /// queries meet many keys they are bounded by their memory, and then by what still serves several threads.
+  /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
+  /// than serve several threads where few queries meet so many keys that memory counts.
   Index heads_at_once(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
-  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless so
-  /// many threads would wait for their turns on it. Does not show in the result, which the order of blocks of
-  /// one key head decides; where all blocks add to one bias, it must not depend on the threads.
+  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
+  /// are more threads than find work on it without waiting for their turns. It does not show in the result,
+  /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
     const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
     const Index busy = (std::max)((std::min)(blocks_, tiles) / 4, Index{1});
-    return (threads + busy - 1) / busy;
+    return (std::max)((threads + busy - 1) / busy, Index{1});
   }
   Index head_size() const { return key_sums<A>::size(tape_.k.tokens, tape_.k.head_dim, tape_.v.head_dim); }
   key_sums<A> sums_of(A* memory, Index head) const {

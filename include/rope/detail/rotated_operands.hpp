@@ -64,10 +64,11 @@ struct rotated_pair {
 ///
 /// Requires:  the options are checked
 /// Throws:    as `rotate`, before anything is written
-template <class Layout, class T, class S>
+template <class Layout, class T, class S, class Threads = this_thread>
 rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
                                  const head_view<const T>& k, const frequency_table<S>& query_table,
-                                 const frequency_table<S>& key_table, const visibility& rule) {
+                                 const frequency_table<S>& key_table, const visibility& rule,
+                                 const Threads& threads = {}) {
   const attending_queries query_positions = {rule, query_table.first()};
   const attended_keys key_positions = {rule, key_table.first()};
   check_rotation<Layout>(function, q, query_table, query_positions);
@@ -77,8 +78,8 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
   // A table without rows serves a call in which no query sees a key.
-  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions);
-  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions);
+  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
+  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
   return {rotated_q, rotated_k};
 }
 
