@@ -375,7 +375,7 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
     inputs turned = in;
     auto q = stored<T>(in.x.q), k = stored<T>(in.x.k);
     const std::vector<std::int64_t> starts = {keys - queries, 25 - queries};
-    rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts(starts));
+    rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts{starts});
     rope::rotate<half_split>(view(k, in.x.k), key_table);
     turned.x.q = attention_call::loaded(q, in.x.q);
     turned.x.k = attention_call::loaded(k, in.x.k);
@@ -384,7 +384,7 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
             .out);
     results expected = gradients<T>(turned, out, rule);
     auto d_q = stored<T>(expected.q), d_k = stored<T>(expected.k);
-    rope::rotate_gradient<half_split>(view(d_q, expected.q), query_table, rope::row_starts(starts));
+    rope::rotate_gradient<half_split>(view(d_q, expected.q), query_table, rope::row_starts{starts});
     rope::rotate_gradient<half_split>(view(d_k, expected.k), key_table);
     expected.q = attention_call::loaded(d_q, expected.q);
     expected.k = attention_call::loaded(d_k, expected.k);
