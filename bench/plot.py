@@ -198,6 +198,7 @@ def readme_table(cases, context):
             ("prefill (1, 512, 32, 128) float, in cache", "float", "1x512x32x128", "1 thread"),
             ("decode (1, 1, 32, 128) float, in L1", "float", "1x1x32x128", "1 thread"),
             ("(8, 128, 12, 64) float", "float", "8x128x12x64", "1 thread"),
+            ("prefill, head_dim 256, float", "float", "1x4096x32x256", "1 thread"),
             ("prefill bfloat16", "bfloat16", "1x4096x32x128", "1 thread"),
             ("prefill half", "half", "1x4096x32x128", "1 thread")]
     lines = ["| rotation, share of the limit | half_split | interleaved |", "|---|---|---|"]
@@ -224,6 +225,11 @@ def readme_table(cases, context):
                  "decode/bhsd/1x4096x32+8x128/1 thread"),
                 ("decoding, 1 query, 16384 keys in cache order", "a plain read of K and V",
                  "decode/bhsd/1x16384x32+8x128/1 thread"),
+                ("the same, two threads", "a plain read by two threads", "decode/bhsd/1x16384x32+8x128/2 threads"),
+                ("decoding, 16384 keys in the order of activations", "a plain read of K and V",
+                 "decode/bshd/1x16384x32+8x128/1 thread"),
+                ("decoding, 16384 keys in a bfloat16 cache", "a plain read of its bytes",
+                 "decode/kv_cache_bfloat16/1x16384x32+8x128/1 thread"),
                 ("prefill with rotation inside", "the same without rotation",
                  "rotation_inside/2048x2048x32+8x128/1 thread")]
         lines += ["", "| attention, float | beside | share |", "|---|---|---|"]
