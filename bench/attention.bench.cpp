@@ -283,79 +283,67 @@ void option_beside_none(benchmark::State& state, shape s, const std::string& nam
       state, x.bytes(), [&] { x.attend(); }, [&] { rope::attention(x.q, x.k, x.v, x.out, options); });
 }
 
-void add(const std::string& name, const auto& body) {
+void add(const std::string& what, const shape& s, int threads, const auto& body) {
+  const std::string name =
+      what + "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
   benchmark::RegisterBenchmark(name.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  using state = benchmark::State;
   const shape llama = {2048, 2048, 32, 8, 128}, small = {1024, 1024, 8, 8, 64},
               mla = {1024, 1024, 16, 16, 192};
   for (const shape& s : {llama, small, mla}) {
-    for (const int threads : {1, 2})
-      add("prefill/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
-          [=](benchmark::State& state) { prefill(state, s, threads, false); });
-    for (const int threads : {1, 2})
-      add("backward/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
-          [=](benchmark::State& state) { backward(state, s, threads); });
-    add("prefill_rotated/" + s.name() + "/1 thread",
-        [=](benchmark::State& state) { prefill(state, s, 1, true); });
-    add("rotation_inside/" + s.name() + "/1 thread",
-        [=](benchmark::State& state) { rotation_inside(state, s); });
-    add("eigen_products/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+    for (const int threads : {1, 2}) {
+      add("prefill", s, threads, [=](state& of) { prefill(of, s, threads, false); });
+      add("backward", s, threads, [=](state& of) { backward(of, s, threads); });
+    }
+    add("prefill_rotated", s, 1, [=](state& of) { prefill(of, s, 1, true); });
+    add("rotation_inside", s, 1, [=](state& of) { rotation_inside(of, s); });
+    add("eigen_products", s, 1, [=](state& of) {
       const operands x(s, false);
-      beside_peak(state, s.flops(), 1, [&] { eigen_products(x); });
+      beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
   // Few key heads: every thread works on one.
   for (const shape& s : {shape{2048, 2048, 4, 1, 128}, shape{2048, 2048, 1, 1, 128}})
     for (const int threads : {1, 2})
-      add("backward/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"),
-          [=](benchmark::State& state) { backward(state, s, threads); });
+      add("backward", s, threads, [=](state& of) { backward(of, s, threads); });
   for (const Index tokens : {256, 512, 1024, 2048, 4096, 8192, 16384}) {
     const shape s = {tokens, tokens, 4, 1, 128};
-    for (const bool rotates : {false, true})
-      add(std::string("tokens/") + (rotates ? "rotated/" : "plain/") + s.name() + "/1 thread",
-          [=](benchmark::State& state) { prefill(state, s, 1, rotates); });
+    add("tokens/plain", s, 1, [=](state& of) { prefill(of, s, 1, false); });
+    add("tokens/rotated", s, 1, [=](state& of) { prefill(of, s, 1, true); });
 #if ROPE_BENCH_TORCH
     if (tokens <= 4096)  // it stores every score
-      add("tokens/torch/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+      add("tokens/torch", s, 1, [=](state& of) {
         const operands x(s, false);
         beside_peak(
-            state, s.flops(), 1,
+            of, s.flops(), 1,
             bench::torch_attention(x.q.data, x.k.data, x.v.data, s.keys, s.heads, s.kv_heads, s.head_dim));
       });
 #endif
-    add("tokens/eigen_products/" + s.name() + "/1 thread", [=](benchmark::State& state) {
+    add("tokens/eigen_products", s, 1, [=](state& of) {
       const operands x(s, false);
-      beside_peak(state, s.flops(), 1, [&] { eigen_products(x); });
+      beside_peak(of, s.flops(), 1, [&] { eigen_products(x); });
     });
   }
   for (const Index keys : {1024, 4096, 16384})
-    for (const bool cached : {true, false})
-      for (const int threads : {1, 2}) {
-        const shape s = {1, keys, 32, 8, 128};
-        add(std::string("decode/") + (cached ? "bhsd/" : "bshd/") + s.name() + "/" + std::to_string(threads) +
-                (threads == 1 ? " thread" : " threads"),
-            [=](benchmark::State& state) { decode(state, s, threads, cached); });
-      }
-  for (const Index keys : {4096, 16384})
     for (const int threads : {1, 2}) {
       const shape s = {1, keys, 32, 8, 128};
-      const std::string of =
-          "/" + s.name() + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-      add("decode/kv_cache_float" + of,
-          [=](benchmark::State& state) { decode_from_cache<float>(state, s, threads); });
-      add("decode/kv_cache_half" + of,
-          [=](benchmark::State& state) { decode_from_cache<Eigen::half>(state, s, threads); });
-      add("decode/kv_cache_bfloat16" + of,
-          [=](benchmark::State& state) { decode_from_cache<Eigen::bfloat16>(state, s, threads); });
+      add("decode/bhsd", s, threads, [=](state& of) { decode(of, s, threads, true); });
+      add("decode/bshd", s, threads, [=](state& of) { decode(of, s, threads, false); });
+      add("decode/kv_cache_float", s, threads, [=](state& of) { decode_from_cache<float>(of, s, threads); });
+      add("decode/kv_cache_half", s, threads,
+          [=](state& of) { decode_from_cache<Eigen::half>(of, s, threads); });
+      add("decode/kv_cache_bfloat16", s, threads,
+          [=](state& of) { decode_from_cache<Eigen::bfloat16>(of, s, threads); });
     }
-  for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"})
-    add(std::string("option/") + option + "/1024x1024x8+2x128/1 thread", [=](benchmark::State& state) {
-      option_beside_none(state, {1024, 1024, 8, 2, 128}, option);
-    });
+  for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"}) {
+    const shape s = {1024, 1024, 8, 2, 128};
+    add(std::string("option/") + option, s, 1, [=](state& of) { option_beside_none(of, s, option); });
+  }
   bench::describe_run();
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

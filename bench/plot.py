@@ -221,6 +221,8 @@ def readme_table(cases, context):
                 ("the same, two threads", "peak multiply-adds of two threads", "prefill/2048x2048x32+8x128/2 threads"),
                 ("the same as Eigen products", "peak multiply-adds, visible half",
                  "eigen_products/2048x2048x32+8x128/1 thread"),
+                ("its backward pass", "peak multiply-adds, visible half", "backward/2048x2048x32+8x128/1 thread"),
+                ("the same, two threads", "peak multiply-adds of two threads", "backward/2048x2048x32+8x128/2 threads"),
                 ("decoding, 1 query, 4096 keys in cache order", "a plain read of K and V",
                  "decode/bhsd/1x4096x32+8x128/1 thread"),
                 ("decoding, 1 query, 16384 keys in cache order", "a plain read of K and V",
@@ -231,7 +233,10 @@ def readme_table(cases, context):
                 ("decoding, 16384 keys in a bfloat16 cache", "a plain read of its bytes",
                  "decode/kv_cache_bfloat16/1x16384x32+8x128/1 thread"),
                 ("prefill with rotation inside", "the same without rotation",
-                 "rotation_inside/2048x2048x32+8x128/1 thread")]
+                 "rotation_inside/2048x2048x32+8x128/1 thread"),
+                ("prefill with a mask [queries, keys]", "the same without", "option/mask/1024x1024x8+2x128/1 thread"),
+                ("prefill with a bias [heads, queries, keys]", "the same without",
+                 "option/bias/1024x1024x8+2x128/1 thread")]
         lines += ["", "| attention, float | beside | share |", "|---|---|---|"]
         lines += [f"| {label} | {limit} | {share(cases, name)} |" for label, limit, name in rows]
     if "table/float/range" in cases:
