@@ -100,8 +100,8 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
 ///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
-///            depend on the number of tokens, and is kept: no allocation once a call of the same size has
-///            been made
+///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
+///            is kept: no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -115,10 +115,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_memory("attention", q);
-  detail::check_memory("attention", k);
-  detail::check_memory("attention", v);
-  detail::check_memory("attention", out);
+  detail::check_memory("attention", q, k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
@@ -146,10 +143,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_memory("attention", q);
-  detail::check_memory("attention", k);
-  detail::check_memory("attention", v);
-  detail::check_memory("attention", out);
+  detail::check_memory("attention", q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
   detail::attend(
       detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},

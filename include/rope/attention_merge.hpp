@@ -42,8 +42,7 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                 "merge: out_a is writable and out_b has its channel type");
   detail::check_view("merge", out_a);
   detail::check_view("merge", out_b);
-  detail::check_memory("merge", out_a);
-  detail::check_memory("merge", out_b);
+  detail::check_memory("merge", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
     ROPE_THROW(std::invalid_argument,

@@ -9,28 +9,16 @@
 #include <rope/attention_weights.hpp>
 #include <rope/layout.hpp>
 #include <rope/rotate.hpp>
-#include <thread>
 #include <vector>
 
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
+#include "support/own_threads.hpp"
 
 using namespace attention_call;
 
 namespace {
-
-/// Two threads per call, each taking every other piece.
-struct two_threads {
-  rope::Index threads() const { return 2; }
-  void parallel_for(rope::Index count, const auto& body) const {
-    std::thread other([&] {
-      for (rope::Index i = 1; i < count; i += 2) body(i);
-    });
-    for (rope::Index i = 0; i < count; i += 2) body(i);
-    other.join();
-  }
-};
 
 template <class T, class Threads = rope::this_thread>
 tensor run(const features::setting& s, const operands& x, std::vector<double>& sums,
@@ -86,7 +74,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
     const double near_one = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
     CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * near_one);
     // The work is cut the same way whoever does it.
-    CHECK(same_bits(run<TestType>(s, x, sums_of_two, two_threads{}), got));
+    CHECK(same_bits(run<TestType>(s, x, sums_of_two, testing::own_threads(2)), got));
     CHECK(same_bits(sums_of_two, sums));
     CHECK(same_bits(run<TestType>(s, x, sums_of_two, rope::this_thread{}, axes::bhsd), got));
 

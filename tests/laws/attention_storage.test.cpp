@@ -8,28 +8,16 @@
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
 #include <rope/table.hpp>
-#include <thread>
 #include <vector>
 
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
+#include "support/own_threads.hpp"
 
 using namespace attention_call;
 
 namespace {
-
-/// Two threads per call, each taking every other piece.
-struct two_threads {
-  rope::Index threads() const { return 2; }
-  void parallel_for(rope::Index count, const auto& body) const {
-    std::thread other([&] {
-      for (rope::Index i = 1; i < count; i += 2) body(i);
-    });
-    for (rope::Index i = 0; i < count; i += 2) body(i);
-    other.join();
-  }
-};
 
 /// Operands whose keys and values C represents.
 template <class C>
@@ -88,7 +76,8 @@ TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened co
                                         features::bounds<float>(s, x).out) <= 1);
     CHECK(same_bits(mixed<TestType>(x, s.options), expected));
     CHECK(same_bits(mixed<TestType>(x, s.options, axes::bhsd, axes::sbhd), expected));
-    CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, two_threads{}), expected));
+    CHECK(
+        same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, testing::own_threads(2)), expected));
   }
 }
 
@@ -109,7 +98,7 @@ TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every grou
   CHECK(reference::worst_error<float>(got, features::definition(s, x).out,
                                       features::bounds<float>(s, x).out) <= 1);
   CHECK(same_bits(mixed<TestType>(x, s.options, axes::bhsd, axes::bhsd), got));
-  CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, two_threads{}), got));
+  CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, testing::own_threads(2)), got));
 }
 
 TEMPLATE_TEST_CASE("keys of 16 bits are widened before they are rotated", "", Eigen::half, Eigen::bfloat16) {

@@ -5,28 +5,18 @@
 #include <atomic>
 #include <cstddef>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include <rope/parallel.hpp>
 
 #include "support/catch.hpp"
+#include "support/own_threads.hpp"
 #include "support/random.hpp"
 
 using rope::Index;
 using rope::detail::ordered_turn;
 
 namespace {
-
-struct own_threads {
-  Index available;
-  Index threads() const { return available; }
-  void parallel_for(Index count, const auto& body) const {
-    std::vector<std::thread> threads;
-    for (Index i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
-    for (std::thread& thread : threads) thread.join();
-  }
-};
 
 constexpr Index tasks = 60, tiles = 9;
 
@@ -53,7 +43,7 @@ TEST_CASE("tasks visit a tile in their order") {
       std::vector<std::vector<Index>> visitors(std::size_t(step * tiles));
       std::atomic<Index> meetings = 0;
       std::vector<std::atomic<int>> inside(std::size_t(step * tiles));
-      rope::detail::parallel_tasks(own_threads{threads}, tasks, work, [&](Index task) {
+      rope::detail::parallel_tasks(testing::own_threads{threads}, tasks, work, [&](Index task) {
         ordered_turn turn(at.tiles.data() + task % step * tasks, task / step);
         for (Index tile = 0; tile < tiles; ++tile) {
           if (!visits[std::size_t(task)][std::size_t(tile)]) continue;

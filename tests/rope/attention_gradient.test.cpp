@@ -9,7 +9,6 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "support/attention_gradient_reference.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/own_threads.hpp"
 
 // The closed form of the gradients against finite differences of attention, both in long double; then the
 // library against the closed form, for every option, with bounds; then the laws.
@@ -37,16 +37,6 @@ using rope::Index;
 using testing::throws_saying;
 
 namespace {
-
-struct own_threads {
-  Index available;
-  Index threads() const { return available; }
-  void parallel_for(Index count, const auto& body) const {
-    std::vector<std::thread> threads;
-    for (Index i = count; i-- > 0;) threads.emplace_back([&body, i] { body(i); });
-    for (std::thread& thread : threads) thread.join();
-  }
-};
 
 /// Promises threads and has one, which takes the last piece first.
 struct one_after_the_other {
@@ -281,7 +271,7 @@ void check_call(std::mt19937& generator, const call& c, const std::vector<Index>
   CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bhsd), found));
   CHECK(same(gradients<T>(in, out, c.rule, {}, axes::sbhd), found));
   for (const Index threads : thread_counts)
-    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, own_threads{threads}), found));
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, testing::own_threads{threads}), found));
   CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, one_after_the_other{}), found));
 }
 
@@ -405,7 +395,7 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
   check(table, other,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
           rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, other, options, {},
-                                               own_threads{3});
+                                               testing::own_threads{3});
         });
 }
 
@@ -581,7 +571,7 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
   // 300 pairs at most, added up once in each order.
   for (std::size_t n = 0; n < list.size(); ++n)
     CHECK(std::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
-  for (const Index threads : {2, 3, 7}) CHECK(of_list(own_threads{threads}) == alone);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
 TEST_CASE("a bias that scores share is told from one of each score") {

@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/own_threads.hpp"
 #include "support/random.hpp"
 
 // Published values, then every gradient against the derivative in long double, once in closed form and once
@@ -27,17 +27,6 @@ using testing::guarded_memory;
 using testing::throws_saying;
 
 namespace {
-
-/// Runs every piece on a thread of its own, the last one first.
-struct own_threads {
-  Index available;
-  Index threads() const { return available; }
-  void parallel_for(Index count, const auto& body) const {
-    std::vector<std::thread> threads;
-    for (Index i = count; i-- > 0;) threads.emplace_back([&body, i] { body(i); });
-    for (std::thread& thread : threads) thread.join();
-  }
-};
 
 bool same_bits(const Eigen::ArrayXXd& a, const Eigen::ArrayXXd& b) {
   return a.rows() == b.rows() && a.cols() == b.cols() && testing::same_bits(a.data(), b.data(), a.size());
@@ -267,7 +256,7 @@ TEMPLATE_LIST_TEST_CASE("the gradient by the heads turns back and keeps the atte
         again([&] { rope::rotate_gradient<L>(x, table, ids); });
         again(
             [&] { rope::rotate_gradient<L>(std::pair(x.head_range(0, 1), x.head_range(1, 2)), table, ids); });
-        again([&] { rope::rotate_gradient<L>(x, table, ids, own_threads{3}); });
+        again([&] { rope::rotate_gradient<L>(x, table, ids, testing::own_threads{3}); });
         if (m == 1) again([&] { rope::unrotate<L>(x, table, ids); });
         const auto twin = [&] { rope::rotate_gradient<testing::scalar_twin<L>>(x, table, ids); };
         if (std::is_same_v<S, rope::detail::arithmetic<T>>) again(twin);
@@ -439,7 +428,7 @@ TEST_CASE("gradients have the same bits on any number of threads") {
   };
   const auto alone = all(rope::this_thread{});
   for (const Index threads : {2, 3, 7}) {
-    const auto together = all(own_threads{threads});
+    const auto together = all(testing::own_threads{threads});
     for (std::size_t n = 0; n < alone.size(); ++n) {
       CAPTURE(threads, n);
       CHECK(same_bits(alone[n], together[n]));

@@ -10,12 +10,12 @@
 #include <rope/attention.hpp>
 #include <rope/kv_cache.hpp>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/own_threads.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 
@@ -50,16 +50,6 @@ std::array<long double, 2> exact(long double x, long double position, double inv
   const long double magnitude = exact_softplus(x), angle = position * inv_freq + bias;
   return {magnitude * std::cos(angle), magnitude * std::sin(angle)};
 }
-
-/// Two threads of their own, for every call.
-struct two_threads {
-  Index threads() const { return 2; }
-  void parallel_for(Index count, const auto& body) const {
-    std::vector<std::thread> running;
-    for (Index i = 0; i < count; ++i) running.emplace_back([&body, i] { body(i); });
-    for (std::thread& thread : running) thread.join();
-  }
-};
 
 }  // namespace
 
@@ -303,7 +293,7 @@ TEST_CASE("polar gives the same bits on two threads", "[polar]") {
   std::vector<float> one(2 * x.size()), two(2 * x.size());
   polar<interleaved>(thd(x.data(), tokens, heads, n), thd(one.data(), tokens, heads, 2 * n), table, 0);
   polar<interleaved>(thd(x.data(), tokens, heads, n), thd(two.data(), tokens, heads, 2 * n), table, 0,
-                     two_threads{});
+                     testing::own_threads(2));
   CHECK(testing::same_bits(one, two));
 }
 

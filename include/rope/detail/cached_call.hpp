@@ -107,8 +107,7 @@ class cached_call {
   void check() {
     check_view("attention", q_);
     check_view("attention", out_);
-    check_memory("attention", q_);
-    check_memory("attention", out_);
+    check_memory("attention", q_, out_);
     const auto require = [](bool holds, const char* rule, Index got, Index of) {
       if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
     };

@@ -42,12 +42,15 @@ void check_view(const char* function, const head_view<T>& x) {
                                               x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// A view of something is of memory; one that only tells a shape is not given to this.
-template <class T>
-void check_memory(const char* function, const head_view<T>& x) {
-  if (x.data == nullptr && x.size() != 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                              ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+/// Views of something are of memory; one that only tells a shape is not given to this.
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check = [function](const auto& x) {
+    if (x.data == nullptr && x.size() != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check(views), ...);
 }
 
 /// Whether the view covers every element between its first and its last one.
