@@ -49,7 +49,7 @@ struct all_gradients {
 
 }  // namespace
 
-TEST_CASE("gradients have the same bits on any number of threads") {
+TEST_CASE("gradients of a block have the same bits on any number of threads") {
   const long_rows of;
   const auto block = of.block();
   const auto check = [&](bool self, const auto& call) {
