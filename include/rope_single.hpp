@@ -465,9 +465,12 @@ struct attention_options {
   /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key.
+  /// or the most negative float, hides the key. A bias of the distance needs no matrix: with n numbers per
+  /// head for distances 1 - n .. n - 1 around `zero`, {.data = zero, .heads = heads, .queries = n, .keys = n,
+  /// .head_stride = 2 * n - 1, .query_stride = -1, .key_stride = 1} is row[j - i].
   score_view<float> bias = {};
-  /// A key is visible where the mask is true.
+  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
+  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};
@@ -481,7 +484,8 @@ struct attention_options {
   std::span<const std::int64_t> query_offsets = {};
   std::span<const std::int64_t> key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of the seed and the positions alone, see dropout.hpp.
+  /// Which are dropped is a function of the seed and of row, head and positions alone (dropout.hpp): give
+  /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
@@ -501,9 +505,12 @@ struct attention_shape {
 
 inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
                            Index or_else) {
-  if (got != 0 && static_cast<Index>(got) != allowed && static_cast<Index>(got) != or_else)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
-                                              " or ", or_else, ", got ", got));
+  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
+  if (allowed == or_else)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
+  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                            " or ", or_else, ", got ", got));
 }
 
 inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
@@ -1800,8 +1807,9 @@ struct any_range_body {
 
 }  // namespace detail
 
-/// A caller's own threads: `threads()` says how many run at a time, and `parallel_for(count, body)` calls
-/// body(i) once for every i in [0, count), in any order and on any thread, and returns when all are done.
+/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -3187,12 +3195,15 @@ void check_view(const char* function, const head_view<T>& x) {
                                               x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// A view of something is of memory; one that only tells a shape is not given to this.
-template <class T>
-void check_memory(const char* function, const head_view<T>& x) {
-  if (x.data == nullptr && x.size() != 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                              ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+/// Views of something are of memory; one that only tells a shape is not given to this.
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check = [function](const auto& x) {
+    if (x.data == nullptr && x.size() != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check(views), ...);
 }
 
 /// Whether the view covers every element between its first and its last one.
@@ -4199,7 +4210,8 @@ inline namespace ROPE_ABI {
 
 /// A counter-based random mask: whether the probability of one query and key is kept is a function of the
 /// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it.
+/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
+/// they drop the same entries; so do segments of one row, whose positions start again.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
@@ -5288,19 +5300,19 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                            \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name              \
-                     "<half_split>(...)");                                                                  \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                 \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)"); \
-  static_assert(!std::is_const_v<T>,                                                                        \
-                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");       \
-  static_assert(position_form<P>,                                                                           \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");           \
-  static_assert(                                                                                            \
-      parallel_executor<Threads>, name                                                                      \
-      ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, body)")
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                 \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(!std::is_const_v<T>,                                                                         \
+                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");        \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -5507,14 +5519,17 @@ template <class T, class C>
 inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
                                       (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                            \
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads)                                                   \
   static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
                 "attention: q and out have the same channel type");                                    \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float")
+                "where that is float");                                                                \
+  static_assert(parallel_executor<Threads>,                                                            \
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "      \
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 
@@ -5543,25 +5558,21 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
 ///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
-///            depend on the number of tokens, and is kept: no allocation once a call of the same size has
-///            been made
+///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
+///            is kept: no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
-requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_memory("attention", q);
-  detail::check_memory("attention", k);
-  detail::check_memory("attention", v);
-  detail::check_memory("attention", out);
+  detail::check_memory("attention", q, k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
@@ -5576,11 +5587,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
           class Threads = this_thread>
-requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const frequency_table<S>& table, const attention_options& options = {},
                const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
                 "attention<half_split>(...)");
@@ -5589,10 +5599,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
-  detail::check_memory("attention", q);
-  detail::check_memory("attention", k);
-  detail::check_memory("attention", v);
-  detail::check_memory("attention", out);
+  detail::check_memory("attention", q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
   detail::attend(
       detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},
@@ -6785,7 +6792,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
                 "attention_gradient: all heads and gradients have the same channel type");                  \
   static_assert(parallel_executor<Threads>,                                                                 \
                 "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "  \
-                "parallel_for(count, body)")
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 
@@ -6912,6 +6919,13 @@ inline namespace ROPE_ABI {
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
 /// (`attention_options::no_keys`) leaves the other as it is. Learned sink logits belong to one side only.
 ///
+/// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
+/// the last key of the part, as if there were no other.
+///
+///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
+///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
+///                        .log_sum_exp = log_sum_exp_a});
+///
 /// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
 ///
@@ -6927,8 +6941,7 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                 "merge: out_a is writable and out_b has its channel type");
   detail::check_view("merge", out_a);
   detail::check_view("merge", out_b);
-  detail::check_memory("merge", out_a);
-  detail::check_memory("merge", out_b);
+  detail::check_memory("merge", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
     ROPE_THROW(std::invalid_argument,
@@ -7924,11 +7937,15 @@ key_rotation rotation_by(const frequency_table<S>& table) {
 /// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
-  if (stored != rotation_by<Layout>(table))
-    ROPE_THROW(std::invalid_argument,
-               message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
-                       table.fingerprint(), " for keys of table ", stored.table,
-                       stored.table == table.fingerprint() ? " in another layout" : ""));
+  if (stored == rotation_by<Layout>(table)) return;
+  const auto refuse = [owner](const auto&... got) {
+    ROPE_THROW(
+        std::invalid_argument,
+        message(owner, ": keys must meet the layout and the table they were rotated by, got ", got...));
+  };
+  if (!stored.known()) refuse("a table for keys that came rotated");
+  if (stored.table == table.fingerprint()) refuse("their table in another layout");
+  refuse("table ", table.fingerprint(), " for keys of table ", stored.table);
 }
 
 /// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
@@ -7943,7 +7960,9 @@ inline void require_given_keys(const char* function, const key_rotation& stored)
 template <class S>
 void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
   ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys are rotated when they are read, append(k, v), got table ",
+             message(function,
+                     ": raw keys are rotated when they are read and appended without a layout and table, "
+                     "got table ",
                      table.fingerprint()));
 }
 
@@ -8124,7 +8143,8 @@ class kv_cache {
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
   /// start again. Attention goes by them and not by the order of appending: `causal` admits keys at positions
   /// up to the query's, equal ones included, and `window` goes by the difference. Padding, and other
-  /// sequences in the same row, are hidden by a mask only.
+  /// sequences in the same row, are hidden by a mask only, at every call. (Padding on the right needs none:
+  /// give `counts`.)
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);
@@ -8404,7 +8424,8 @@ class ring_cache {
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
-  /// that remain are copied: after a prefill in one call of its own, all its keys can be given.
+  /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
+  /// {.window, .sinks})`, and is then appended at once.
   ///
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]
@@ -8670,6 +8691,19 @@ void check_window(const char* function, const ring_cache<C>& cache, Index b, std
                        cache.policy().chunk, " queries at a time"));
 }
 
+/// Throws:  std::invalid_argument if a row holds fewer tokens than there are queries
+template <class Cache>
+void check_held(const char* function, const Cache& cache, Index b, Index queries) {
+  if (queries <= cache.size(b)) return;
+  if constexpr (is_ring<Cache>)
+    if (queries > cache.policy().chunk)
+      ROPE_THROW(std::invalid_argument, message(function, ": a ring_cache takes at most chunk = ",
+                                                cache.policy().chunk, " queries at a time, got ", queries));
+  ROPE_THROW(std::invalid_argument,
+             message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
+                     queries, " and ", cache.size(b)));
+}
+
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
 struct call_part {
   Index b, all_queries, first_head, heads, queries, keys;
@@ -8789,8 +8823,7 @@ class cached_call {
   void check() {
     check_view("attention", q_);
     check_view("attention", out_);
-    check_memory("attention", q_);
-    check_memory("attention", out_);
+    check_memory("attention", q_, out_);
     const auto require = [](bool holds, const char* rule, Index got, Index of) {
       if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
     };
@@ -8809,8 +8842,7 @@ class cached_call {
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
       checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
-      require(count <= cache_.size(b), "queries must be appended before they attend; q.tokens and size are",
-              count, cache_.size(b));
+      check_held("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
   }
@@ -8969,13 +9001,20 @@ inline namespace ROPE_ABI {
 /// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
 ///                values are widened while they are read
 /// \param out     [batch, tokens, q.heads, value_dim]
+/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
+///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
+///                 `capacity` entries per row serves every step as
+///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
+///                 .key_stride = 1}
 /// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
 ///                are written for the rest
 ///
-/// Requires:  out shares no element with q unless it is the same view
+/// Requires:  out shares no element with q unless it is the same view; counts are those of the last append,
+///            as without them every row is taken to end with `tokens` queries
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
-///            of range, the cache stores raw keys, or a ring has overwritten keys that a query sees; out is
-///            then unchanged
+///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
+///            dropout, the cache stores raw keys, or a ring has overwritten keys that a query sees or is
+///            given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for
@@ -8988,6 +9027,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
   detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
                                                                         counts, threads)
       .run();
@@ -9015,6 +9057,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequ
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
                 "attention<half_split>(...)");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
   detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
 }
 
@@ -10077,17 +10122,17 @@ Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const
 namespace rope {
 inline namespace ROPE_ABI {
 
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                   \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                            \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name              \
-                     "<half_split>(...)");                                                                  \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                 \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)"); \
-  static_assert(position_form<P>,                                                                           \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");           \
-  static_assert(                                                                                            \
-      parallel_executor<Threads>, name                                                                      \
-      ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, body)")
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
 
 /// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
 /// heads before.
@@ -12698,7 +12743,8 @@ using multi_head_weights = multi_head_parameters<const T>;
 
 /// What a block does with its weights.
 struct multi_head_options {
-  Index heads = 1;
+  /// Heads of queries; to be given, as weights do not tell.
+  Index heads = 0;
   /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
   Index kv_heads = 0;
   /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
@@ -12723,6 +12769,10 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
+  if (heads == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: heads must be given in the options, got 0 for ",
+                       weights.q.weight.rows(), " rows of the q weight"));
   require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
           heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
@@ -13623,6 +13673,10 @@ class block_gradient {
 
   template <class Map, class Of>
   static void check_shape(const char* name, const Map& given, const Of& of) {
+    if (given.size() > 0 && of.size() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
+                         " is, got [", given.rows(), ", ", given.cols(), "]"));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
       ROPE_THROW(std::invalid_argument,
                  message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
@@ -14252,7 +14306,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
   static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
   static_assert(parallel_executor<Threads>,                                                                \
                 "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
-                "parallel_for(count, body)")
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 

@@ -64,14 +64,17 @@ template <class T, class C>
 inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
                                       (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T)                                                            \
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads)                                                   \
   static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
                 "attention: q and out have the same channel type");                                    \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float")
+                "where that is float");                                                                \
+  static_assert(parallel_executor<Threads>,                                                            \
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "      \
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 
@@ -107,10 +110,9 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 ///            FlashDecoding (splits along the keys)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
-requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   using C = std::remove_const_t<K>;
@@ -130,11 +132,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
           class Threads = this_thread>
-requires parallel_executor<Threads>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const frequency_table<S>& table, const attention_options& options = {},
                const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T);
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
                 "attention<half_split>(...)");

@@ -103,7 +103,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
                 "attention_gradient: all heads and gradients have the same channel type");                  \
   static_assert(parallel_executor<Threads>,                                                                 \
                 "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "  \
-                "parallel_for(count, body)")
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 

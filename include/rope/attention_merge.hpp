@@ -27,6 +27,13 @@ inline namespace ROPE_ABI {
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
 /// (`attention_options::no_keys`) leaves the other as it is. Learned sink logits belong to one side only.
 ///
+/// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
+/// the last key of the part, as if there were no other.
+///
+///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
+///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
+///                        .log_sum_exp = log_sum_exp_a});
+///
 /// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
 ///

@@ -69,9 +69,12 @@ struct attention_options {
   /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key.
+  /// or the most negative float, hides the key. A bias of the distance needs no matrix: with n numbers per
+  /// head for distances 1 - n .. n - 1 around `zero`, {.data = zero, .heads = heads, .queries = n, .keys = n,
+  /// .head_stride = 2 * n - 1, .query_stride = -1, .key_stride = 1} is row[j - i].
   score_view<float> bias = {};
-  /// A key is visible where the mask is true.
+  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
+  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   std::span<const std::int64_t> query_positions = {};
@@ -85,7 +88,8 @@ struct attention_options {
   std::span<const std::int64_t> query_offsets = {};
   std::span<const std::int64_t> key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of the seed and the positions alone, see dropout.hpp.
+  /// Which are dropped is a function of the seed and of row, head and positions alone (dropout.hpp): give
+  /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
@@ -105,9 +109,12 @@ struct attention_shape {
 
 inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
                            Index or_else) {
-  if (got != 0 && static_cast<Index>(got) != allowed && static_cast<Index>(got) != or_else)
-    ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
-                                              " or ", or_else, ", got ", got));
+  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
+  if (allowed == or_else)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
+  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                            " or ", or_else, ", got ", got));
 }
 
 inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,

@@ -31,13 +31,20 @@ inline namespace ROPE_ABI {
 /// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
 ///                values are widened while they are read
 /// \param out     [batch, tokens, q.heads, value_dim]
+/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
+///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
+///                 `capacity` entries per row serves every step as
+///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
+///                 .key_stride = 1}
 /// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
 ///                are written for the rest
 ///
-/// Requires:  out shares no element with q unless it is the same view
+/// Requires:  out shares no element with q unless it is the same view; counts are those of the last append,
+///            as without them every row is taken to end with `tokens` queries
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
-///            of range, the cache stores raw keys, or a ring has overwritten keys that a query sees; out is
-///            then unchanged
+///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
+///            dropout, the cache stores raw keys, or a ring has overwritten keys that a query sees or is
+///            given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for
@@ -50,6 +57,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
   detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
                                                                         counts, threads)
       .run();
@@ -77,6 +87,9 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequ
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
                 "attention<half_split>(...)");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
   detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
 }
 

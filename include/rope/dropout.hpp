@@ -13,7 +13,8 @@ inline namespace ROPE_ABI {
 
 /// A counter-based random mask: whether the probability of one query and key is kept is a function of the
 /// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it.
+/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
+/// they drop the same entries; so do segments of one row, whose positions start again.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///

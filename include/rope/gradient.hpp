@@ -37,17 +37,17 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                   \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                            \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name              \
-                     "<half_split>(...)");                                                                  \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                 \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)"); \
-  static_assert(position_form<P>,                                                                           \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");           \
-  static_assert(                                                                                            \
-      parallel_executor<Threads>, name                                                                      \
-      ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, body)")
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
 
 /// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
 /// heads before.

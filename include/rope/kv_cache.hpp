@@ -114,7 +114,8 @@ class kv_cache {
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
   /// start again. Attention goes by them and not by the order of appending: `causal` admits keys at positions
   /// up to the query's, equal ones included, and `window` goes by the difference. Padding, and other
-  /// sequences in the same row, are hidden by a mask only.
+  /// sequences in the same row, are hidden by a mask only, at every call. (Padding on the right needs none:
+  /// give `counts`.)
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);

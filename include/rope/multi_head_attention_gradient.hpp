@@ -103,6 +103,10 @@ class block_gradient {
 
   template <class Map, class Of>
   static void check_shape(const char* name, const Map& given, const Of& of) {
+    if (given.size() > 0 && of.size() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
+                         " is, got [", given.rows(), ", ", given.cols(), "]"));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
       ROPE_THROW(std::invalid_argument,
                  message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",

@@ -61,7 +61,8 @@ using multi_head_weights = multi_head_parameters<const T>;
 
 /// What a block does with its weights.
 struct multi_head_options {
-  Index heads = 1;
+  /// Heads of queries; to be given, as weights do not tell.
+  Index heads = 0;
   /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
   Index kv_heads = 0;
   /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
@@ -86,6 +87,10 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
+  if (heads == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: heads must be given in the options, got 0 for ",
+                       weights.q.weight.rows(), " rows of the q weight"));
   require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
           heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),

@@ -24,8 +24,9 @@ struct any_range_body {
 
 }  // namespace detail
 
-/// A caller's own threads: `threads()` says how many run at a time, and `parallel_for(count, body)` calls
-/// body(i) once for every i in [0, count), in any order and on any thread, and returns when all are done.
+/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }

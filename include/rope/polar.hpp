@@ -154,7 +154,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
   static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
   static_assert(parallel_executor<Threads>,                                                                \
                 "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
-                "parallel_for(count, body)")
+                "parallel_for(count, body), both const")
 
 }  // namespace detail
 

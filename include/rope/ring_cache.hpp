@@ -105,7 +105,8 @@ class ring_cache {
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
-  /// that remain are copied: after a prefill in one call of its own, all its keys can be given.
+  /// that remain are copied: a prompt longer than `chunk` attends by `attention(q, k, v, out, table,
+  /// {.window, .sinks})`, and is then appended at once.
   ///
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]

@@ -22,19 +22,19 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                            \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name              \
-                     "<half_split>(...)");                                                                  \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                 \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)"); \
-  static_assert(!std::is_const_v<T>,                                                                        \
-                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");       \
-  static_assert(position_form<P>,                                                                           \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");           \
-  static_assert(                                                                                            \
-      parallel_executor<Threads>, name                                                                      \
-      ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, body)")
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                 \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(!std::is_const_v<T>,                                                                         \
+                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");        \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,

@@ -214,10 +214,13 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
 
   // Tables and layouts.
-  const char* mixed = "kv_cache: keys must meet the layout and the table they were rotated by, got table ";
-  refused(invalid, mixed, [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
-  refused(invalid, mixed, [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
-  refused(invalid, mixed, [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
+  const std::string mixed = "kv_cache: keys must meet the layout and the table they were rotated by, got ";
+  refused(invalid, (mixed + "table ").c_str(),
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
+  refused(invalid, (mixed + "their table in another layout").c_str(),
+          [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
+  refused(invalid, (mixed + "a table for keys that came rotated").c_str(),
+          [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
   refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
           [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
   refused(range, "attention: position 3 is outside the table's [0, 3)",
@@ -234,6 +237,8 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           "attention: keys that the first of 3 queries sees were overwritten, the cache takes at most "
           "chunk = 2 queries at a time",
           [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
+  refused(invalid, "attention: a ring_cache takes at most chunk = 2 queries at a time, got 7",
+          [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   refused(invalid,
           "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 0, a window of 0 "
           "and 0 sinks",
@@ -388,7 +393,7 @@ TEST_CASE("options that a cache decides are refused") {
           ring, [](auto& o) { o.sinks = 2; });
   refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
           [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
-  refused("sink_logits must be empty or have length 4 or 4, got 3", cache, [&](auto& o) {
+  refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
     o.sink_logits = {bias.data(), 3};
   });
 }

@@ -106,7 +106,7 @@ TEST_CASE("weights that do not fit each other are refused") {
   };
   options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and 3",
                   [](options_type& x) { x.kv_heads = 3; });
-  options_refused(block + "heads must be a positive multiple of kv_heads, got 0 and 2",
+  options_refused(block + "heads must be given in the options, got 0 for ",
                   [](options_type& x) { x.heads = 0; });
   options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and -2",
                   [](options_type& x) { x.kv_heads = -2; });

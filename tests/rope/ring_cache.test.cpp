@@ -193,7 +193,7 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
           [&] { raw.append<interleaved>(k, v, table); });
   refuses(invalid, rotated, "ring_cache::append: this cache rotates its keys, give the table",
           [&] { rotated.append(k, v); });
-  const char* mixed = "ring_cache: keys must meet the layout and the table they were rotated by, got table ";
+  const char* mixed = "ring_cache: keys must meet the layout and the table they were rotated by, got ";
   refuses(invalid, rotated, mixed, [&] { rotated.append<interleaved>(k, v, other); });
   refuses(invalid, rotated, mixed, [&] { rotated.append<half_split>(k, v, table); });
   refuses(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });

@@ -102,6 +102,19 @@ void check_window(const char* function, const ring_cache<C>& cache, Index b, std
                        cache.policy().chunk, " queries at a time"));
 }
 
+/// Throws:  std::invalid_argument if a row holds fewer tokens than there are queries
+template <class Cache>
+void check_held(const char* function, const Cache& cache, Index b, Index queries) {
+  if (queries <= cache.size(b)) return;
+  if constexpr (is_ring<Cache>)
+    if (queries > cache.policy().chunk)
+      ROPE_THROW(std::invalid_argument, message(function, ": a ring_cache takes at most chunk = ",
+                                                cache.policy().chunk, " queries at a time, got ", queries));
+  ROPE_THROW(std::invalid_argument,
+             message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
+                     queries, " and ", cache.size(b)));
+}
+
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
 struct call_part {
   Index b, all_queries, first_head, heads, queries, keys;

@@ -47,11 +47,15 @@ key_rotation rotation_by(const frequency_table<S>& table) {
 /// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
-  if (stored != rotation_by<Layout>(table))
-    ROPE_THROW(std::invalid_argument,
-               message(owner, ": keys must meet the layout and the table they were rotated by, got table ",
-                       table.fingerprint(), " for keys of table ", stored.table,
-                       stored.table == table.fingerprint() ? " in another layout" : ""));
+  if (stored == rotation_by<Layout>(table)) return;
+  const auto refuse = [owner](const auto&... got) {
+    ROPE_THROW(
+        std::invalid_argument,
+        message(owner, ": keys must meet the layout and the table they were rotated by, got ", got...));
+  };
+  if (!stored.known()) refuse("a table for keys that came rotated");
+  if (stored.table == table.fingerprint()) refuse("their table in another layout");
+  refuse("table ", table.fingerprint(), " for keys of table ", stored.table);
 }
 
 /// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
@@ -66,7 +70,9 @@ inline void require_given_keys(const char* function, const key_rotation& stored)
 template <class S>
 void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
   ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys are rotated when they are read, append(k, v), got table ",
+             message(function,
+                     ": raw keys are rotated when they are read and appended without a layout and table, "
+                     "got table ",
                      table.fingerprint()));
 }
 
