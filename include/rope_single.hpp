@@ -1810,6 +1810,8 @@ struct any_range_body {
 /// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done.
+/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
+/// pools would: scratch memory belongs to a thread, and is in use.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -3199,7 +3201,7 @@ void check_view(const char* function, const head_view<T>& x) {
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check = [function](const auto& x) {
-    if (x.data == nullptr && x.size() != 0)
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
       ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
                                                 ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
   };
@@ -3630,7 +3632,9 @@ class visibility {
   bool keys_in_order() const {
     const auto list = options_.key_positions;
     for (std::size_t j = 1; j < list.size(); ++j)
-      if (j % static_cast<std::size_t>(shape_.keys) != 0 && list[j] - list[j - 1] != 1) return false;
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
+          static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+        return false;
     return true;
   }
 
@@ -4173,7 +4177,7 @@ template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {
   std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::max)(range.first, keys.gap_begin - begin);
+  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
   std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
   if (!rules.in_order()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));
@@ -4454,8 +4458,11 @@ class tile_softmax {
                           .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
     const tile_range range = met_[r].range;
     if (rules_.in_order()) {
-      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
-      for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(start + j) ? row[j] : A(0);
+      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
+      for (Index j = range.first; j < range.last; ++j) {
+        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
+        row[j] = kept.keeps(position) ? row[j] : A(0);
+      }
     } else {
       const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
       for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(positions[j]) ? row[j] : A(0);
@@ -4773,7 +4780,7 @@ template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
 
-  Index rows, channels;   // rows of all key heads, channels of a row with padding
+  Index rows, channels;   // rows of all key heads, channels of a row
   A* sums;                // [splits, rows, channels]
   softmax_rows<A> state;  // [splits, rows]
 
@@ -4783,7 +4790,7 @@ struct decode_results {
   }
 };
 
-/// Keys [first, last) of row b, for every query.
+/// One split of the keys of row b, for every query.
 template <class T, class Turn, class C>
 class decode_split {
   using A = arithmetic<T>;
@@ -5758,11 +5765,11 @@ struct attention_tape {
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
-/// Where gradients by the bias are added, laid out as the bias, or null; and whether blocks may meet in an
-/// entry.
+/// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
+/// and whether they may from tiles of different keys.
 struct bias_gradient {
   double* data;
-  bool is_shared;
+  bool is_shared, joins_keys;
 };
 
 /// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel
@@ -6192,8 +6199,11 @@ class strip_slopes {
         dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules_.query_position(b, i));
     const A gain = static_cast<A>(1 / (1 - options.dropout));
     if (rules_.in_order()) {
-      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
-      for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(start + j) ? gain : A(0);
+      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
+      for (Index j = range.first; j < range.last; ++j) {
+        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
+        gains_[j] = kept.keeps(position) ? gain : A(0);
+      }
     } else {
       const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
       for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(positions[j]) ? gain : A(0);
@@ -6261,9 +6271,9 @@ class strip_slopes {
 #include <limits>
 
 
-/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. A sum is cut
-/// into tiles, and every task visits its tiles in ascending order: while a task works on tile n, the ones
-/// after it may add to tiles below n, so they follow each other through the tiles as a wave.
+/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
+/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
+/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
 ///
 /// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
 /// always proceeds, however few threads there are.
@@ -6286,6 +6296,9 @@ class ordered_turn {
 
   /// Everything below `tile` is added to, or left alone.
   void begin(Index tile) { publish(tile); }
+
+  /// Returns when every task before this one is finished.
+  void wait_for_the_end() { wait(finished - 1); }
 
   /// Returns when every task before this one has left `tile` behind.
   void wait(Index tile) {
@@ -6361,7 +6374,10 @@ class attention_gradient_block {
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
     const bool careful = hides(begin) && !(rows_.finite && finite_keys(count));
-    if (careful || d_bias_.is_shared) turn_.wait(tile);
+    if (d_bias_.joins_keys)
+      turn_.wait_for_the_end();
+    else if (careful || d_bias_.is_shared)
+      turn_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes = weigh(s, begin, count);
       if (careful)
@@ -6486,6 +6502,11 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   return true;
 }
 
+/// Whether scores of different keys add to one entry, so that no order of tiles keeps tasks apart.
+inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
+  return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
+}
+
 /// Every gradient of a checked call.
 template <class T>
 class attention_gradient_tasks {
@@ -6498,7 +6519,8 @@ class attention_gradient_tasks {
       : tape_(tape),
         rules_(rules),
         d_bias_{d_bias.empty() ? nullptr : d_bias.data(),
-                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape())},
+                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape()),
+                !d_bias.empty() && joins_keys(rules.options().bias, rules.shape())},
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
     struct sinks {};
@@ -6720,7 +6742,7 @@ struct option_gradients {
   std::span<double> sink_logits = {};
   /// By options.bias, an entry at the offset it has there; what scores share an entry is summed. Where blocks
   /// of queries, heads or rows share entries, all tasks follow one another through the keys, which leaves at
-  /// most one thread per 96 keys with work.
+  /// most one thread per 96 keys with work; where keys do, one thread. No stride of the bias may be negative.
   std::span<double> bias = {};
 };
 
@@ -6768,6 +6790,14 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
                             ? 0
                             : 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
                                   (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+  for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
+                                       {bias.heads, bias.head_stride},
+                                       {bias.queries, bias.query_stride},
+                                       {bias.keys, bias.key_stride}})
+    if (!by_options.bias.empty() && extent > 1 && stride < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the gradient by bias needs strides that are not negative, got ", stride));
   if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient by bias must have one number per entry, ", entries, ", got ",
@@ -7610,8 +7640,12 @@ class cache_rows {
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
   /// of the positions
   template <class Source>
-  void check_positions(const char* function, Index tokens, const Source& positions) const {
-    const position_range range = positions.range(function, batch_, tokens);
+  void check_positions(const char* function, Index tokens, const Source& positions,
+                       std::span<const Index> counts) const {
+    position_range range = positions.range(function, batch_, tokens);
+    if (!counts.empty()) range = {};
+    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
     if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
       ROPE_THROW(std::out_of_range,
                  message(function, ": positions must stay within 2^53 in magnitude, got ",
@@ -8287,7 +8321,7 @@ class kv_cache {
                  std::span<const Index> counts) const {
     memory_.check_new(function, k, v, counts);
     rows_.check_room(function, k.tokens, counts);
-    rows_.check_positions(function, k.tokens, positions);
+    rows_.check_positions(function, k.tokens, positions, counts);
   }
   template <class K, class V, class Source>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
@@ -8709,13 +8743,12 @@ struct call_part {
   Index b, all_queries, first_head, heads, queries, keys;
 };
 
-/// The entries of a matrix of scores that belong to a part of the call.
+/// The entries of a matrix of scores that belong to a part of the call with every head.
 template <class X>
 score_view<X> scores_of(score_view<X> x, const call_part& part) {
   if (!x) return x;
-  x.data = x.at(part.b, part.first_head, 0);
+  x.data = x.at(part.b, 0, 0);
   x.batch = 1;
-  if (x.heads != 1) x.heads = part.heads;
   if (x.queries != 1) x.queries = part.queries;
   if (x.keys != 1) x.keys = part.keys;
   return x;
@@ -8838,6 +8871,7 @@ class cached_call {
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
+    check_magnitudes<arithmetic<T>>("attention", options_);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
@@ -13017,7 +13051,9 @@ struct head_norm {
 
 
 /// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are.
+/// that the bits do not depend on how many threads there are; except where Eigen is built with threads of its
+/// own (-fopenmp), which cut a tile once more: Eigen::setNbThreads(1) or EIGEN_DONT_PARALLELIZE turn them
+/// off.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -13392,7 +13428,8 @@ inline namespace ROPE_ABI {
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+/// on all of them, and give the same bits for any number (with -fopenmp: after Eigen::setNbThreads(1)). `{}`
+/// stands for positions or counts before them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -13420,6 +13457,7 @@ class multi_head_attention {
     numbers.bias = {};
     numbers.mask = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
+    detail::check_magnitudes<T>("multi_head_attention", numbers);
   }
 
   const multi_head_weights<T>& weights() const { return weights_; }

@@ -31,7 +31,7 @@ struct option_gradients {
   std::span<double> sink_logits = {};
   /// By options.bias, an entry at the offset it has there; what scores share an entry is summed. Where blocks
   /// of queries, heads or rows share entries, all tasks follow one another through the keys, which leaves at
-  /// most one thread per 96 keys with work.
+  /// most one thread per 96 keys with work; where keys do, one thread. No stride of the bias may be negative.
   std::span<double> bias = {};
 };
 
@@ -79,6 +79,14 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
                             ? 0
                             : 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
                                   (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+  for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
+                                       {bias.heads, bias.head_stride},
+                                       {bias.queries, bias.query_stride},
+                                       {bias.keys, bias.key_stride}})
+    if (!by_options.bias.empty() && extent > 1 && stride < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the gradient by bias needs strides that are not negative, got ", stride));
   if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient by bias must have one number per entry, ", entries, ", got ",

@@ -258,7 +258,7 @@ class kv_cache {
                  std::span<const Index> counts) const {
     memory_.check_new(function, k, v, counts);
     rows_.check_room(function, k.tokens, counts);
-    rows_.check_positions(function, k.tokens, positions);
+    rows_.check_positions(function, k.tokens, positions, counts);
   }
   template <class K, class V, class Source>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,

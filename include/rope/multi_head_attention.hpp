@@ -42,7 +42,8 @@ inline namespace ROPE_ABI {
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+/// on all of them, and give the same bits for any number (with -fopenmp: after Eigen::setNbThreads(1)). `{}`
+/// stands for positions or counts before them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -70,6 +71,7 @@ class multi_head_attention {
     numbers.bias = {};
     numbers.mask = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
+    detail::check_magnitudes<T>("multi_head_attention", numbers);
   }
 
   const multi_head_weights<T>& weights() const { return weights_; }

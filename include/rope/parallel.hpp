@@ -27,6 +27,8 @@ struct any_range_body {
 /// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done.
+/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
+/// pools would: scratch memory belongs to a thread, and is in use.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }

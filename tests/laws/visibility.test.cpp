@@ -113,6 +113,19 @@ TEST_CASE("masks hold across every boundary of a tile") {
   }
 }
 
+TEST_CASE("positions of keys behind the count of a row may be anything") {
+  const std::vector<std::int64_t> positions = {0, 1, (std::numeric_limits<std::int64_t>::min)(),
+                                               (std::numeric_limits<std::int64_t>::max)()};
+  const std::vector<std::int64_t> counts = {2};
+  const std::vector<float> q = {1, 2}, k = {1, 0, 0, 1, 5, 5, 5, 5}, v = {1, 2, 3, 4, 9, 9, 9, 9};
+  std::vector<float> out(2), expected(2);
+  const auto of = [](auto& x, rope::Index tokens) { return rope::bshd(x.data(), 1, tokens, 1, 2); };
+  rope::attention(of(q, 1), of(k, 2), of(v, 2), of(expected, 1));
+  rope::attention(of(q, 1), of(k, 4), of(v, 4), of(out, 1),
+                  {.key_positions = positions, .key_counts = counts});
+  CHECK(out == expected);
+}
+
 TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "", float, double, Eigen::half, Eigen::bfloat16) {
   std::mt19937 generator(21);
   const auto is_zero = [](const tensor& out, long queries) {

@@ -574,6 +574,60 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
+TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  const long queries = 900, keys = 300;
+  const bool per_query = GENERATE(false, true);
+  CAPTURE(seed, per_query);
+  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 4, 4});
+  const std::vector<float> logits = {0.5f};  // without it the gradients of a softmax add up to zero
+  const auto list = random_floats(generator, per_query ? static_cast<std::size_t>(queries) : 1);
+  full_rule rule = {.basic = {.causal = false}, .sink_logits = logits, .bias_extents = {1, 1, queries, keys}};
+  for (long i = 0; i < queries; ++i)
+    rule.bias.insert(rule.bias.end(), static_cast<std::size_t>(keys),
+                     list[per_query ? static_cast<std::size_t>(i) : 0]);
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  const results dense = gradients<float>(in, out, rule);
+  std::vector<double> expected(list.size()), sizes(list.size());
+  for (std::size_t n = 0; n < dense.bias.size(); ++n) {
+    const std::size_t entry = per_query ? n / static_cast<std::size_t>(keys) : 0;
+    expected[entry] += dense.bias[n];
+    sizes[entry] += std::abs(dense.bias[n]);
+  }
+  const auto of_list = [&](const auto& threads) {
+    std::vector<double> d_list(list.size(), attention_call::unwritten);
+    gradients_with<float>(in, out, rule, axes::bshd,
+                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+                            rope::attention_options options = {.causal = false, .sink_logits = logits};
+                            options.bias = rope::scores(list.data(), 1, 1, per_query ? queries : 1, 1);
+                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
+                                                     threads);
+                          });
+    return d_list;
+  };
+  const std::vector<double> alone = of_list(rope::this_thread{});
+  const double pairs = static_cast<double>(dense.bias.size() / list.size());
+  for (std::size_t n = 0; n < list.size(); ++n)
+    CHECK(std::abs(alone[n] - expected[n]) <= 2 * pairs * 0x1p-53 * sizes[n]);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+}
+
+TEST_CASE("a bias that keys share is told from one that only queries, heads or rows share") {
+  const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
+  const float entry = 0;
+  const auto joins = [&](const rope::score_view<float>& bias) {
+    return rope::detail::joins_keys(bias, shape);
+  };
+  CHECK_FALSE(joins(rope::scores(&entry, 2, 3, 5, 7)));
+  CHECK_FALSE(joins(rope::scores(&entry, 1, 1, 1, 7)));
+  CHECK(joins(rope::scores(&entry, 1, 1, 1, 1)));
+  CHECK(joins(rope::scores(&entry, 2, 3, 5, 1)));
+  CHECK(joins({&entry, 1, 1, 5, 7, 0, 0, 1, 1}));  // by distance
+  CHECK(joins({&entry, 2, 3, 5, 7, 105, 35, 7, 0}));
+}
+
 TEST_CASE("a bias that scores share is told from one of each score") {
   const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
   const float entry = 0;
@@ -642,6 +696,12 @@ TEST_CASE("a backward pass that does not fit is refused before anything is writt
         std::vector<double> three(3);
         refuses("the gradient by sink_logits must have their length, 0, got 3",
                 [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.sink_logits = three}); });
+        const std::vector<float> by_distance(16);
+        refuses("the gradient by bias needs strides that are not negative, got -1", [&] {
+          rope::attention_options relative;
+          relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
+          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, relative, {.bias = three});
+        });
         refuses("the gradient by bias must have one number per entry, 0, got 3",
                 [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.bias = three}); });
         refuses("rotary_dim must not exceed head_dim, got 8 of 6",

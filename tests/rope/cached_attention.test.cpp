@@ -230,6 +230,15 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
   refused(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
           [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
 
+  // What is too small for float is found before a row is written, whatever the row.
+  kv_cache<float> uneven(2, 10, 2, 8, 5), uneven_raw(2, 10, 2, 8, 5, key_storage::raw);
+  uneven.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table, counts(2, 4));
+  uneven_raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5), counts(2, 4));
+  for (const auto* cache : {&uneven, &uneven_raw})
+    refused(invalid, "attention: scale and softcap must be 0 or of a magnitude in [", [&] {
+      attention<half_split>(x.q(2, 4), *cache, x.out(2, 4), table, {.softcap = 1e-300}, counts(2, 4));
+    });
+
   // Rings.
   ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
   ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);

@@ -118,4 +118,6 @@ TEST_CASE("weights that do not fit each other are refused") {
                   [](options_type& x) { x.attention.window = -1; });
   options_refused(block + "scale must be finite and softcap finite and not negative, got 0 and -2",
                   [](options_type& x) { x.attention.softcap = -2; });
+  options_refused(block + "scale and softcap must be 0 or of a magnitude in [",
+                  [](options_type& x) { x.attention.softcap = 1e-310; });
 }

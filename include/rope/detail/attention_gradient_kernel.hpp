@@ -64,7 +64,10 @@ class attention_gradient_block {
     rows_.pack_values(begin, count);
     // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
     const bool careful = hides(begin) && !(rows_.finite && finite_keys(count));
-    if (careful || d_bias_.is_shared) turn_.wait(tile);
+    if (d_bias_.joins_keys)
+      turn_.wait_for_the_end();
+    else if (careful || d_bias_.is_shared)
+      turn_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes = weigh(s, begin, count);
       if (careful)

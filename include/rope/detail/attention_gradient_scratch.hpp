@@ -30,11 +30,11 @@ struct attention_tape {
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
-/// Where gradients by the bias are added, laid out as the bias, or null; and whether blocks may meet in an
-/// entry.
+/// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
+/// and whether they may from tiles of different keys.
 struct bias_gradient {
   double* data;
-  bool is_shared;
+  bool is_shared, joins_keys;
 };
 
 /// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel

@@ -125,8 +125,11 @@ class strip_slopes {
         dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules_.query_position(b, i));
     const A gain = static_cast<A>(1 / (1 - options.dropout));
     if (rules_.in_order()) {
-      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
-      for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(start + j) ? gain : A(0);
+      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
+      for (Index j = range.first; j < range.last; ++j) {
+        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
+        gains_[j] = kept.keeps(position) ? gain : A(0);
+      }
     } else {
       const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
       for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(positions[j]) ? gain : A(0);

@@ -48,6 +48,11 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   return true;
 }
 
+/// Whether scores of different keys add to one entry, so that no order of tiles keeps tasks apart.
+inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
+  return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
+}
+
 /// Every gradient of a checked call.
 template <class T>
 class attention_gradient_tasks {
@@ -60,7 +65,8 @@ class attention_gradient_tasks {
       : tape_(tape),
         rules_(rules),
         d_bias_{d_bias.empty() ? nullptr : d_bias.data(),
-                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape())},
+                !d_bias.empty() && !has_own_entries(rules.options().bias, rules.shape()),
+                !d_bias.empty() && joins_keys(rules.options().bias, rules.shape())},
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
         blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
     struct sinks {};

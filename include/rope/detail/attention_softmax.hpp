@@ -200,8 +200,11 @@ class tile_softmax {
                           .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
     const tile_range range = met_[r].range;
     if (rules_.in_order()) {
-      const std::int64_t start = rules_.key_position(b, begin_ + range.first) - range.first;
-      for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(start + j) ? row[j] : A(0);
+      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
+      for (Index j = range.first; j < range.last; ++j) {
+        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
+        row[j] = kept.keeps(position) ? row[j] : A(0);
+      }
     } else {
       const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
       for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(positions[j]) ? row[j] : A(0);

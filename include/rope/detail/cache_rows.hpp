@@ -129,8 +129,12 @@ class cache_rows {
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
   /// of the positions
   template <class Source>
-  void check_positions(const char* function, Index tokens, const Source& positions) const {
-    const position_range range = positions.range(function, batch_, tokens);
+  void check_positions(const char* function, Index tokens, const Source& positions,
+                       std::span<const Index> counts) const {
+    position_range range = positions.range(function, batch_, tokens);
+    if (!counts.empty()) range = {};
+    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
     if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
       ROPE_THROW(std::out_of_range,
                  message(function, ": positions must stay within 2^53 in magnitude, got ",

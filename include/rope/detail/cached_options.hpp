@@ -120,13 +120,12 @@ struct call_part {
   Index b, all_queries, first_head, heads, queries, keys;
 };
 
-/// The entries of a matrix of scores that belong to a part of the call.
+/// The entries of a matrix of scores that belong to a part of the call with every head.
 template <class X>
 score_view<X> scores_of(score_view<X> x, const call_part& part) {
   if (!x) return x;
-  x.data = x.at(part.b, part.first_head, 0);
+  x.data = x.at(part.b, 0, 0);
   x.batch = 1;
-  if (x.heads != 1) x.heads = part.heads;
   if (x.queries != 1) x.queries = part.queries;
   if (x.keys != 1) x.keys = part.keys;
   return x;

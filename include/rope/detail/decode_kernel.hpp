@@ -32,7 +32,7 @@ template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
 
-  Index rows, channels;   // rows of all key heads, channels of a row with padding
+  Index rows, channels;   // rows of all key heads, channels of a row
   A* sums;                // [splits, rows, channels]
   softmax_rows<A> state;  // [splits, rows]
 
@@ -42,7 +42,7 @@ struct decode_results {
   }
 };
 
-/// Keys [first, last) of row b, for every query.
+/// One split of the keys of row b, for every query.
 template <class T, class Turn, class C>
 class decode_split {
   using A = arithmetic<T>;

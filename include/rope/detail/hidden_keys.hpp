@@ -60,7 +60,7 @@ template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {
   std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::max)(range.first, keys.gap_begin - begin);
+  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
   std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
   if (!rules.in_order()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));

@@ -7,9 +7,9 @@
 
 #include <rope/config.hpp>
 
-/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. A sum is cut
-/// into tiles, and every task visits its tiles in ascending order: while a task works on tile n, the ones
-/// after it may add to tiles below n, so they follow each other through the tiles as a wave.
+/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
+/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
+/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
 ///
 /// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
 /// always proceeds, however few threads there are.
@@ -32,6 +32,9 @@ class ordered_turn {
 
   /// Everything below `tile` is added to, or left alone.
   void begin(Index tile) { publish(tile); }
+
+  /// Returns when every task before this one is finished.
+  void wait_for_the_end() { wait(finished - 1); }
 
   /// Returns when every task before this one has left `tile` behind.
   void wait(Index tile) {

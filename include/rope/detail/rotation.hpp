@@ -46,7 +46,7 @@ void check_view(const char* function, const head_view<T>& x) {
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check = [function](const auto& x) {
-    if (x.data == nullptr && x.size() != 0)
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
       ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
                                                 ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
   };

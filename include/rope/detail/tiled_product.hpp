@@ -8,7 +8,9 @@
 #include <rope/parallel.hpp>
 
 /// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are.
+/// that the bits do not depend on how many threads there are; except where Eigen is built with threads of its
+/// own (-fopenmp), which cut a tile once more: Eigen::setNbThreads(1) or EIGEN_DONT_PARALLELIZE turn them
+/// off.
 
 namespace rope {
 inline namespace ROPE_ABI {

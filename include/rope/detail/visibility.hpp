@@ -209,7 +209,9 @@ class visibility {
   bool keys_in_order() const {
     const auto list = options_.key_positions;
     for (std::size_t j = 1; j < list.size(); ++j)
-      if (j % static_cast<std::size_t>(shape_.keys) != 0 && list[j] - list[j - 1] != 1) return false;
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
+          static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+        return false;
     return true;
   }
 
