@@ -577,10 +577,10 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
 TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
-  const long queries = 900, keys = 300;
+  const long queries = 1200, keys = 1200;  // so that tasks of two threads meet
   const bool per_query = GENERATE(false, true);
   CAPTURE(seed, per_query);
-  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 4, 4});
+  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 16, 16});
   const std::vector<float> logits = {0.5f};  // without it the gradients of a softmax add up to zero
   const auto list = random_floats(generator, per_query ? static_cast<std::size_t>(queries) : 1);
   full_rule rule = {.basic = {.causal = false}, .sink_logits = logits, .bias_extents = {1, 1, queries, keys}};
