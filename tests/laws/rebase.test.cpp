@@ -42,7 +42,7 @@ struct sequence {
 };
 
 const char* const other_table =
-    "rope::kv_cache: keys must meet the layout and the table they were rotated by, got table ";
+    "rope::kv_cache: keys must meet the layout and the table they were rotated by, got ";
 
 /// Whether `call` throws an Exception with this text and the cache is what it was.
 template <class Exception = std::invalid_argument, class T, class Call>
