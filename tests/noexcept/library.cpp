@@ -167,8 +167,10 @@ void check_bad_input() {
   std::vector<float> memory(64);
   const auto x = rope::thd(memory.data(), 2, 3, 6), y = rope::thd(memory.data(), 2, 2, 6);
   rope::kv_cache<float> cache(1, 1, 3, 6);
-  check_aborts("std::out_of_range: rope::rotate: position 8 is outside the table's [0, 8)\n",
-               [&] { rope::rotate<rope::interleaved>(x, table, 7); });
+  check_aborts(
+      "std::out_of_range: rope::rotate: position 8 is outside the table's [0, 8), got positions 7 to 8 "
+      "(start 7, 2 tokens)\n",
+      [&] { rope::rotate<rope::interleaved>(x, table, 7); });
   check_aborts("std::invalid_argument: rope::attention: q.heads must be a multiple of k.heads, got 3 and 2\n",
                [&] { rope::attention(x, y, y, x); });
   check_aborts("std::length_error: rope::kv_cache::append: 2 tokens do not fit, the cache holds 0 of 1\n",
