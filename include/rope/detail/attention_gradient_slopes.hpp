@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <cstddef>
-#include <cstdint>
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
@@ -15,7 +14,6 @@
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
-#include <rope/dropout.hpp>
 
 /// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
 /// of products upstream . value, weights and the gradients by the scores ("slopes"), in place.
@@ -113,27 +111,13 @@ class strip_slopes {
                        scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
                      });
     if (options.dropout > 0) {
-      find_gains(b, h, i, range);
-      for (Index j = range.first; j < range.last; ++j) products[j] *= gains_[j];
+      const A gain = static_cast<A>(1 / (1 - options.dropout));
+      for_each_dropout(rules_, b, h, i, begin_, range, [&](Index j, bool kept) {
+        gains_[j] = kept ? gain : A(0);
+        products[j] *= gains_[j];
+      });
     }
     return true;
-  }
-
-  void find_gains(Index b, Index h, Index i, tile_range range) {
-    const attention_options& options = rules_.options();
-    const auto kept =
-        dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules_.query_position(b, i));
-    const A gain = static_cast<A>(1 / (1 - options.dropout));
-    if (rules_.in_order()) {
-      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
-      for (Index j = range.first; j < range.last; ++j) {
-        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
-        gains_[j] = kept.keeps(position) ? gain : A(0);
-      }
-    } else {
-      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
-      for (Index j = range.first; j < range.last; ++j) gains_[j] = kept.keeps(positions[j]) ? gain : A(0);
-    }
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {

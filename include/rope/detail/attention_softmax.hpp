@@ -14,7 +14,6 @@
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
-#include <rope/dropout.hpp>
 
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
@@ -195,20 +194,8 @@ class tile_softmax {
   }
 
   void drop(Index r, A* row) const {
-    const Index i = strip_.token_of(r), b = strip_.batch_row;
-    const auto kept = dropout_mask(rules_.options().dropout, rules_.options().dropout_seed)
-                          .row_of(b, strip_.head_of(r), rules_.query_position(b, i));
-    const tile_range range = met_[r].range;
-    if (rules_.in_order()) {
-      const auto first = static_cast<std::uint64_t>(rules_.key_position(b, begin_ + range.first));
-      for (Index j = range.first; j < range.last; ++j) {
-        const auto position = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first));
-        row[j] = kept.keeps(position) ? row[j] : A(0);
-      }
-    } else {
-      const std::int64_t* positions = rules_.listed_key_positions(b) + begin_;
-      for (Index j = range.first; j < range.last; ++j) row[j] = kept.keeps(positions[j]) ? row[j] : A(0);
-    }
+    for_each_dropout(rules_, strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_, met_[r].range,
+                     [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
   }
 
   const visibility& rules_;

@@ -9,6 +9,7 @@
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/visibility.hpp>
+#include <rope/dropout.hpp>
 
 /// Where a query meets a tile of keys, and which keys of the tile it does not see.
 
@@ -52,6 +53,23 @@ void for_each_entry(const X* row, Index step, Index begin, tile_range range, con
     for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
+}
+
+/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+template <class Body>
+void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
+                      const Body& body) {
+  const attention_options& options = rules.options();
+  const auto mask =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  if (rules.in_order()) {
+    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+    for (Index j = range.first; j < range.last; ++j)
+      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+  } else {
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+  }
 }
 
 /// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
