@@ -68,6 +68,7 @@ tensor decoded(const operands& x, const std::vector<long>& chunks, const rope::f
 
 TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in every combination", "",
                    (testing::types<rope::interleaved, float>),
+                   (testing::types<rope::interleaved, Eigen::half>),
                    (testing::types<rope::interleaved, Eigen::bfloat16>),
                    (testing::types<rope::half_split, float>), (testing::types<rope::half_split, Eigen::half>),
                    (testing::types<rope::half_split, Eigen::bfloat16>)) {
