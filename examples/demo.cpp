@@ -1,7 +1,10 @@
-// The library at its main job, on a real text: the attention of one Llama 3 layer over the bytes of a file,
-// in one prefill and again token by token, with every claim of the report checked. A Hugging Face
-// config.json, such as those in examples/configs, puts another model in its place. Usage: rope_demo [text
-// file [config.json]]
+// The attention core of a Llama 3 8B layer (rotation, scores, softmax, weighted values: no weights, no projections)
+// over a text: every byte value stands for a fixed random vector. It runs in one prefill and again token by token,
+// its outputs are compared with recorded ones of Hugging Face transformers, and every claim of the report is checked.
+// A Hugging Face config.json, such as those in examples/configs, puts the shapes of another model in their place.
+// Usage: rope_demo [text file [config.json]]
+
+#include "recorded_attention.hpp"
 
 #include <rope/import_hugging_face.hpp>
 #include <rope/model_rope.hpp>
@@ -31,7 +34,7 @@ namespace {
 
 using rope::Index;
 
-// A decoder layer: that of Llama 3 8B, unless a config says otherwise.
+// The shapes of Llama 3 8B, unless a config says otherwise.
 std::string model_name = "Llama 3 8B";
 Index query_heads = 32, key_heads = 8, head_dim = 128;
 Index first_channel = 0;  // of a head to rotate: DeepSeek rotates the last third
@@ -203,6 +206,67 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   check(largest_magnitude(at_once) > 100 * bound, "the outputs are far larger than the bound");
 }
 
+/// Largest |x| of the vectors that make up `channels`, each head_dim long.
+double largest_norm(const std::vector<float>& channels) {
+  double largest = 0;
+  for (std::size_t first = 0; first < channels.size(); first += static_cast<std::size_t>(head_dim)) {
+    double sum = 0;
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(head_dim); ++i)
+      sum += static_cast<double>(channels[i]) * static_cast<double>(channels[i]);
+    largest = (std::max)(largest, std::sqrt(sum));
+  }
+  return largest;
+}
+
+/// Attention over the first tokens of the text in channels of type T, as far as it was recorded: the largest distance
+/// of an output from the recorded one.
+template <class T>
+double distance_from_recorded(const std::vector<float>& q, const std::vector<float>& k,
+                              const std::vector<float>& v, const rope::frequency_table<float>& table) {
+  constexpr Index tokens = recorded::text_tokens;
+  const auto first_tokens = [](const std::vector<float>& x, Index heads) {
+    return std::vector<T>(x.begin(), x.begin() + tokens * heads * head_dim);
+  };
+  const std::vector<T> queries = first_tokens(q, query_heads), keys = first_tokens(k, key_heads),
+                       values = first_tokens(v, key_heads);
+  std::vector<T> out(queries.size());
+  const auto outputs = rope::thd(out.data(), tokens, query_heads, head_dim);
+  rope::attention<rope::half_split>(rope::thd(queries.data(), tokens, query_heads, head_dim),
+                                    rope::thd(keys.data(), tokens, key_heads, head_dim),
+                                    rope::thd(values.data(), tokens, key_heads, head_dim), outputs, table);
+  double largest = 0;
+  for (std::size_t t = 0; t < std::size(recorded::tokens); ++t)
+    for (Index h = 0; h < query_heads; ++h)
+      for (std::size_t c = 0; c < std::size(recorded::channels); ++c)
+        largest = (std::max)(
+            largest,
+            std::abs(static_cast<double>(outputs.at(0, recorded::tokens[t], h)[recorded::channels[c]]) -
+                     recorded::outputs[t][h][c]));
+  return largest;
+}
+
+/// Compares with outputs of LlamaAttention of Hugging Face transformers (see record_attention.py): float64 arithmetic
+/// with float32 angles and a float32 softmax.
+void report_recorded(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v) {
+  constexpr Index tokens = recorded::text_tokens;
+  // Same float angles: an entry of the two tables differs by the last digit at most, 2 u at 1, so a rotated vector by
+  // 2 sqrt(2) u of its length, and a score by twice that of s = |q| |k| / sqrt(head_dim), which the recorded side also
+  // rounds to float (u s). A weight changes by that relative amount and by the four roundings of its own softmax, an
+  // output by at most twice that times the largest value.
+  const double score = largest_norm(q) * largest_norm(k) / std::sqrt(static_cast<double>(head_dim));
+  const double same_angles = 2 * (2 * 2 * std::sqrt(2.0) * score + score + 4) * unit * largest_magnitude(v);
+  const double theirs = distance_from_recorded<double>(
+      q, k, v, rope::frequency_table<float>::with_float_angles(frequencies, 0, tokens));
+  const double ours =
+      distance_from_recorded<float>(q, k, v, rope::frequency_table<float>(frequencies, tokens));
+  std::printf("\nBeside LlamaAttention of Hugging Face transformers, %d recorded outputs\n",
+              static_cast<int>(sizeof(recorded::outputs) / sizeof(double)));
+  std::printf("  with its float32 angles, in double: largest difference %.1e, bound %.1e\n", theirs,
+              same_angles);
+  std::printf("  with exact angles, in float:        largest difference %.1e\n", ours);
+  check(theirs <= same_angles, "the same outputs as transformers");
+}
+
 template <class Right, class Wrong>
 void report_relative_positions(const std::vector<float>& q, const std::vector<float>& k, Index tokens) {
   constexpr std::int64_t shift = 100000;
@@ -308,12 +372,15 @@ int main(int argc, char** argv) {
   const auto tokens = static_cast<Index>(text.size());
   std::printf("rope %s: %lld of %lld bytes of %s as tokens\n", ROPE_VERSION_STRING,
               static_cast<long long>(tokens), static_cast<long long>(length), path.c_str());
-  std::printf("one decoder layer of %s: %d query heads, %d key heads, channels %d to %d of %d rotate, %s\n",
-              model_name.c_str(), static_cast<int>(query_heads), static_cast<int>(key_heads),
-              static_cast<int>(first_channel), static_cast<int>(first_channel + frequencies.rotary_dim() - 1),
-              static_cast<int>(head_dim), rope::name_of(layout));
+  std::printf(
+      "attention core of one layer of %s, on random vectors, one per byte value:\n  %d query heads, %d key "
+      "heads, channels %d to %d of %d rotate, %s\n",
+      model_name.c_str(), static_cast<int>(query_heads), static_cast<int>(key_heads),
+      static_cast<int>(first_channel), static_cast<int>(first_channel + frequencies.rotary_dim() - 1),
+      static_cast<int>(head_dim), rope::name_of(layout));
 
   const auto q = embed(text, query_heads, 1), k = embed(text, key_heads, 2), v = embed(text, key_heads, 3);
+  if (argc == 1) report_recorded(q, k, v);
   if (layout == rope::pairing::half_split) {
     report_decoding<rope::half_split>(q, k, v, tokens);
     report_relative_positions<rope::half_split, rope::interleaved>(q, k, tokens);
