@@ -10327,6 +10327,7 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequenc
 #ifndef ROPE_GRID_POSITIONS_HPP
 #define ROPE_GRID_POSITIONS_HPP
 
+#include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10481,13 +10482,60 @@ inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last 
 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
-/// Source:  the resized grids of CogVideoX; with (0, reference_extent), timm's `ref_feat_shape`
+/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
 inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end) {
   detail::require_count("evenly_spaced_before", count);
   Eigen::ArrayXd axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
   return axis;
+}
+
+/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
+/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
+///
+///     first + (end (count - 1) / count - first) i / (count - 1)
+///
+/// Throws:    std::invalid_argument
+/// Accuracy:  in double; diffusers rounds every coordinate to float
+/// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
+///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
+inline Eigen::ArrayXd evenly_spaced_in_crop(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_in_crop", count);
+  if (count == 0) return {};
+  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
+}
+
+/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
+/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
+/// cells instead: grid_positions.
+///
+///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
+///
+/// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
+inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
+                                           Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return Eigen::ArrayXXd(0, 3);
+  if (base_height <= 0 || base_width <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
+                               " and ", base_width));
+  const auto h = static_cast<double>(height), w = static_cast<double>(width),
+             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
+  const bool tall = h / w > most_h / most_w;
+  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
+               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
+  const double top = std::nearbyint((most_h - covered_h) / 2),
+               left = std::nearbyint((most_w - covered_w) / 2);
+  const Eigen::ArrayXd rows = evenly_spaced_in_crop(height, top, top + covered_h),
+                       columns = evenly_spaced_in_crop(width, left, left + covered_w);
+  return detail::walk_grid<double>(
+      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
+        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
+      });
 }
 
 /// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
@@ -14922,7 +14970,7 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 ///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
 ///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
-///     CogVideoX       cogvideox_frequencies(64)               interleaved   evenly_spaced_before
+///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
 ///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
 ///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
 ///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads

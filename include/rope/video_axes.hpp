@@ -19,7 +19,7 @@
 ///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
 ///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
-///     CogVideoX       cogvideox_frequencies(64)               interleaved   evenly_spaced_before
+///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
 ///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
 ///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
 ///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads

@@ -121,8 +121,8 @@ TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[gr
   }
 }
 
-// Golden: `scale_rope` of Qwen-Image, the spatial positions of Mochi, `grid_type` linspace of CogVideoX and
-// the time of Cosmos at 30 frames per second (24 positions per second), each by its formula.
+// Golden: `scale_rope` of Qwen-Image, the spatial positions of Mochi, `ref_feat_shape` of timm and the time
+// of Cosmos at 30 frames per second (24 positions per second), each by its formula.
 TEST_CASE("coordinates of released models", "[grid_positions]") {
   const auto qwen_image = [](Index count) {
     const auto grid = rope::grid_positions({count}, {rope::centred_first(count)});
@@ -133,6 +133,62 @@ TEST_CASE("coordinates of released models", "[grid_positions]") {
   CHECK(agrees_with(rope::cell_centres(8, -4, 4), {-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5}, 15));
   CHECK(agrees_with(rope::evenly_spaced_before(4, 0, 30), {0, 7.5, 15, 22.5}, 15));
   CHECK(agrees_with(rope::evenly_spaced_before(4, 0, 4 * 24.0 / 30), {0, 0.8, 1.6, 2.4}, 15));
+}
+
+// Golden: `grid_h` of get_3d_rotary_pos_embed of Hugging Face diffusers, for crops_coords of 3 and 27.
+TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diffusers", "[grid_positions]") {
+  CHECK(agrees_with(rope::evenly_spaced_in_crop(12, 3, 27),
+                    {3, 4.977272727, 6.954545455, 8.931818182, 10.90909091, 12.88636364, 14.86363636,
+                     16.84090909, 18.81818182, 20.79545455, 22.77272727, 24.75},
+                    10));
+  CHECK(agrees_with(rope::evenly_spaced_in_crop(4, 2, 7), {2, 3.0833333333, 4.1666666667, 5.25}, 10));
+  // From 0 on they are those of evenly_spaced_before.
+  CHECK(agrees_with(rope::evenly_spaced_in_crop(4, 0, 30), {0, 7.5, 15, 22.5}, 15));
+  CHECK(rope::evenly_spaced_in_crop(1, 4, 9)(0) == 4);
+  CHECK(rope::evenly_spaced_in_crop(0, 4, 9).size() == 0);
+}
+
+// Golden: get_resize_crop_region_for_grid and get_3d_rotary_pos_embed of Hugging Face diffusers: the first
+// two and the last coordinate of the rows and of the columns, over a base grid of 30 x 45.
+TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base grid", "[grid_positions]") {
+  struct golden {
+    Index height, width;
+    std::vector<double> rows, columns;
+  };
+  for (const golden& expected : std::vector<golden>{
+           {30, 45, {0, 1, 29}, {0, 1, 44}},
+           {30, 44, {0, 1, 29}, {0, 1, 43}},
+           {20, 45, {5, 5.986842105, 23.75}, {0, 1, 44}},
+           {48, 48, {0, 0.625, 29.375}, {8, 8.621453901, 37.208333333}},  // 7.5 cells are left: half to even
+           {60, 30, {0, 0.5, 29.5}, {15, 15.482758621, 29}},
+           {10, 45, {10, 10.888888889, 18}, {0, 1, 44}},
+           {7, 9, {0, 4.285714286, 25.714285714}, {3, 7.291666667, 37.333333333}},
+           {33, 14, {0, 0.909090909, 29.090909091}, {16, 16.840659341, 26.928571429}}}) {
+    CAPTURE(expected.height, expected.width);
+    const Index cells = expected.height * expected.width;
+    const Eigen::ArrayXXd grid = rope::cogvideox_positions(2, expected.height, expected.width);
+    REQUIRE(grid.rows() == 2 * cells);
+    REQUIRE(grid.cols() == 3);
+    CHECK((grid.col(0).head(cells) == 0).all());
+    CHECK((grid.col(0).tail(cells) == 1).all());
+    const auto row_at = [&](Index i) { return grid(i * expected.width, 1); };
+    CHECK(agrees_with(Eigen::Array3d(row_at(0), row_at(1), row_at(expected.height - 1)), expected.rows, 8));
+    CHECK(agrees_with(Eigen::Array3d(grid(0, 2), grid(1, 2), grid(cells - 1, 2)), expected.columns, 8));
+    CHECK((grid.topRows(cells).rightCols(2) == grid.bottomRows(cells).rightCols(2)).all());
+  }
+  CHECK(rope::cogvideox_positions(3, 0, 5).rows() == 0);
+  CHECK(rope::cogvideox_positions(0, 4, 5).rows() == 0);
+  const auto refuses = [](auto call, const auto&... parts) {
+    return throws_saying<std::invalid_argument>(call, "rope::cogvideox_positions: ", parts...);
+  };
+  CHECK(refuses([] { rope::cogvideox_positions(1, -2, 3); }, "an extent must not be negative, got -2"));
+  for (const Index bad : {Index{0}, Index{-4}}) {
+    CHECK(refuses([&] { rope::cogvideox_positions(1, 2, 3, bad, 45); }, "the base grid must be positive"));
+    CHECK(refuses([&] { rope::cogvideox_positions(1, 2, 3, 30, bad); }, "the base grid must be positive",
+                  "30 and " + std::to_string(bad)));
+  }
+  CHECK(throws_saying<std::length_error>([] { rope::cogvideox_positions(too_many, 2, 2); },
+                                         "rope::cogvideox_positions: the grid exceeds the address space"));
 }
 
 TEST_CASE("the centres of patches are normalised in three ways", "[grid_positions]") {
@@ -179,6 +235,7 @@ TEST_CASE("a grid must have sensible extents", "[grid_positions]") {
       "rope::grid_ids"));
   CHECK(refuses([] { rope::evenly_spaced(-1); }, "rope::evenly_spaced: count must not be negative, got -1"));
   CHECK(refuses([] { rope::evenly_spaced_before(-2, 0, 1); }, "rope::evenly_spaced_before: ", "got -2"));
+  CHECK(refuses([] { rope::evenly_spaced_in_crop(-5, 0, 1); }, "rope::evenly_spaced_in_crop: ", "got -5"));
   CHECK(refuses([] { rope::cell_centres(-3, 0, 1); }, "rope::cell_centres: ", "got -3"));
   CHECK(refuses([] { rope::centred_first(-4); }, "rope::centred_first: ", "got -4"));
 }

@@ -66,13 +66,10 @@ TEST_CASE("HunyuanVideo", "[video_axes]") {
 TEST_CASE("CogVideoX", "[video_axes]") {
   const frequencies f = rope::cogvideox_frequencies(64);
   CHECK((f.inv_freq() == rope::axial_blocks({16, 24, 24}).inv_freq()).all());
-  const Eigen::ArrayXXd grid =
-      rope::grid_coordinates(rope::evenly_spaced_before(3, 0, 13), rope::evenly_spaced_before(4, 0, 30),
-                             rope::evenly_spaced_before(2, 0, 45));
+  const Eigen::ArrayXXd grid = rope::cogvideox_positions(3, 4, 6);
   const Eigen::ArrayXXd angle = angles(f, grid);
-  CHECK(agrees_with(grid.row(7), {0, 22.5, 22.5}, 15));
-  CHECK(agrees_with(grid.row(8), {13.0 / 3, 0, 0}, 15));
-  CHECK(agrees_with(angle.row(7).segment(8, 2), {22.5, 22.5 * std::pow(1e4, -1.0 / 12)}, 14));
+  CHECK(agrees_with(grid.row(9), {0, 7.5, 22.5}, 15));
+  CHECK(agrees_with(angle.row(9).segment(8, 2), {7.5, 7.5 * std::pow(1e4, -1.0 / 12)}, 14));
 }
 
 TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
