@@ -14068,29 +14068,44 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
 
 }  // namespace detail
 
+/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
+/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+
 /// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts one after the largest position of the run before
+///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///
+/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
+/// another: give all of it at once.
 ///
 /// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
 ///          std::out_of_range for a run that starts above 2^53
-/// Source:  `get_rope_index` of Hugging Face transformers, which truncates frame times as well
-inline prompt_positions<std::int64_t> qwen_vl_positions(const std::vector<prompt_run>& runs,
-                                                        std::int64_t start = 0) {
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which truncate frame times as well
+inline prompt_positions<std::int64_t> qwen_vl_positions(
+    const std::vector<prompt_run>& runs, std::int64_t start = 0,
+    vision_advance advance = vision_advance::past_time_and_sides) {
   const auto time_of = [](Index frame, const vision_run& run) {
     return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
   };
-  return detail::walk_prompt<std::int64_t>(
+  auto prompt = detail::walk_prompt<std::int64_t>(
       "qwen_vl_positions", runs, start,
       [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
         return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
       },
       [&](std::int64_t first, const vision_run& run) {
-        const std::int64_t last_time = time_of(run.frames - 1, run);
-        return first + (std::max)({last_time, std::int64_t{run.height - 1}, std::int64_t{run.width - 1}}) + 1;
+        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
+        if (advance == vision_advance::past_sides) return first + last_side + 1;
+        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
       });
+  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
+  return prompt;
 }
 
 /// Positions of VideoRoPE: every frame is centred on the diagonal that text runs along.

@@ -80,6 +80,36 @@ TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[multimodal_positions
         "5,5,5)");
 }
 
+// Golden: `get_rope_index` of Hugging Face transformers since 5.3, followed by hand: what comes after a video
+// starts max(height, width) after it, and generation (`rope_deltas`) one after the largest position of all.
+TEST_CASE("text after a long video starts where transformers or vLLM put it", "[multimodal_positions]") {
+  using rope::vision_advance;
+  const std::vector<prompt_run> runs = {text_run{2}, vision_run{4, 2, 1}, text_run{2}};
+  const std::string video = "(0,0,0)(1,1,1)(2,2,2)(2,3,2)(3,2,2)(3,3,2)(4,2,2)(4,3,2)(5,2,2)(5,3,2)";
+  const auto whole = rope::qwen_vl_positions(runs, 0, vision_advance::past_time_and_sides);
+  CHECK(spelled(whole.coordinates) == video + "(6,6,6)(7,7,7)");
+  CHECK(whole.next == 8);
+  CHECK(spelled(rope::qwen_vl_positions(runs).coordinates) == spelled(whole.coordinates));
+  const auto sides = rope::qwen_vl_positions(runs, 0, vision_advance::past_sides);
+  CHECK(spelled(sides.coordinates) == video + "(4,4,4)(5,5,5)");
+  CHECK(sides.next == 6);
+  CHECK(sides.delta() == 6 - 12);
+  // The video may hold the largest position, far behind the text.
+  const auto seconds =
+      rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}}, 7, vision_advance::past_sides);
+  CHECK(spelled(seconds.coordinates).substr(spelled(seconds.coordinates).rfind('(')) == "(9,9,9)");
+  CHECK(seconds.next == 7 + 100 + 1);
+  // An image, and a video no longer than its sides, leave no choice.
+  const std::vector<prompt_run> alike = {text_run{3}, merged_patches(1, 4, 6, 2), vision_run{3, 2, 3},
+                                         text_run{2}};
+  const auto one = rope::qwen_vl_positions(alike),
+             other = rope::qwen_vl_positions(alike, 0, vision_advance::past_sides);
+  CHECK(spelled(one.coordinates) == spelled(other.coordinates));
+  CHECK(one.next == other.next);
+  CHECK(rope::qwen_vl_positions({}, 5, vision_advance::past_sides).next == 5);
+  CHECK(rope::qwen_vl_positions({text_run{0}}, -3, vision_advance::past_sides).next == -3);
+}
+
 TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[multimodal_positions]") {
   std::vector<prompt_run> runs = {text_run{1}};
   for (const prompt_run& run : rope::frames_with_timestamps(merged_patches(2, 4, 2, 2, 99), {2, 1}))
