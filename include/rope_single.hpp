@@ -15033,10 +15033,37 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// What Cosmos stretches each axis by, as ntk_scaling does, for videos larger than those of its training.
+/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
+/// of an axis turns that many times slower.
+///
+///     Cosmos 1       7B                {2, 1, 1}
+///                    14B               {2, 2, 2}
+///     Cosmos 2       Text2Image        {1, 4, 4}
+///                    2B Video2World    {1, 3, 3}
+///                    14B Video2World   {20.0 / 24, 2, 2}
+///     Cosmos 2.5                       {1, 3, 3}
+///
+/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
 struct cosmos_stretch {
-  double time = 2, height = 1, width = 1;  // each at least 1
+  double time = 2, height = 1, width = 1;  // each positive
 };
+
+namespace detail {
+
+/// One axis of Cosmos: the base stretched by a factor that may be below 1.
+struct cosmos_axis_scaling {
+  double stretch;
+
+  void apply(schedule& schedule) const {
+    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
+                  stretch);
+    stretch_base(schedule, stretch, "cosmos_frequencies");
+    require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
+                  stretch);
+  }
+};
+
+}  // namespace detail
 
 /// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
 ///
@@ -15049,9 +15076,9 @@ struct cosmos_stretch {
 inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
                                       double base = 10000.0) {
   const std::vector<Index> widths = video_widths(head_dim);
-  return axial({frequencies(widths[0], base, ntk_scaling{stretch.time}),
-                frequencies(widths[1], base, ntk_scaling{stretch.height}),
-                frequencies(widths[2], base, ntk_scaling{stretch.width})});
+  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
+                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
+                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
 }
 
 /// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels

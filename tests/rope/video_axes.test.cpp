@@ -93,6 +93,21 @@ TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
   CHECK(x(64 + 22) == 87);
 }
 
+// Golden: CosmosRotaryPosEmbed of Hugging Face diffusers with `rope_scale` (20 / 24, 2, 2), in fp64 with ten
+// digits: speeds 1, 7 and 20 of time and of height.
+TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[video_axes]") {
+  const frequencies f = rope::cosmos_frequencies(128, {.time = 20.0 / 24, .height = 2, .width = 2});
+  const auto& speed = f.inv_freq();
+  CHECK(agrees_with(Eigen::Array3d(speed(1, 0), speed(7, 0), speed(20, 0)),
+                    {0.6636702554, 0.05671089169, 0.000274819202}, 10));
+  CHECK(agrees_with(Eigen::Array3d(speed(22 + 1, 1), speed(22 + 7, 1), speed(22 + 20, 1)),
+                    {0.6229774256, 0.03641716788, 7.752578899e-05}, 10));
+  CHECK((speed.col(1).segment(22, 21) == speed.col(2).segment(43, 21)).all());
+  // The last pair of an axis turns stretch times slower.
+  const frequencies plain = rope::wan_frequencies(128);
+  CHECK(testing::Approx(speed(21, 0)).epsilon(1e-13) == plain.inv_freq()(21, 0) * 1.2);
+}
+
 // Golden: LTXVideoRotaryPosEmbed of Hugging Face diffusers for 12 channels, fractions (0.1, 0.5, 0.25), nine
 // digits.
 TEST_CASE("LTX-Video", "[video_axes]") {
@@ -176,7 +191,11 @@ TEST_CASE("the sizes and numbers of a video model must make sense", "[video_axes
                   "rope::cogvideox_frequencies: head_dim must be positive", value));
   }
   CHECK(refuses([] { rope::cogvideox_frequencies(24); }, "a multiple of 16, got 24"));
-  CHECK(refuses([] { rope::cosmos_frequencies(128, {.time = 0.5}); }, "factor must be at least 1, got 0.5"));
+  for (const double bad : {0.0, -1.0, infinity, std::numeric_limits<double>::quiet_NaN()})
+    CHECK(refuses([&] { rope::cosmos_frequencies(128, {.time = bad}); },
+                  "rope::cosmos_frequencies: a stretch must be positive"));
+  CHECK(refuses([] { rope::cosmos_frequencies(128, {.height = 1e-4}); },
+                "rope::cosmos_frequencies: a stretch must leave a base greater than 1, got 0.0001"));
   CHECK(refuses([] { rope::cosmos_frequencies(8); }, "rotary_dim must be at least 4, got 2"));
   for (const double base : {1.0, -2.0, infinity})
     CHECK(refuses([&] { rope::ltx_frequencies(12, base); }, "base must be finite and greater than 1"));
