@@ -146,6 +146,7 @@ using Index = Eigen::Index;
 
 #include <concepts>  // std::integral
 #include <cstdio>    // std::snprintf
+#include <cstdlib>   // std::strtod
 #include <string>
 
 
@@ -160,6 +161,15 @@ inline void append(std::string& text, double value) {
   char digits[32];
   std::snprintf(digits, sizeof digits, "%.17g", value);
   text += digits;
+}
+/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+inline std::string exact_digits(double value) {
+  char digits[32];
+  for (int count = 10; count <= 17; ++count) {
+    std::snprintf(digits, sizeof digits, "%.*g", count, value);
+    if (std::strtod(digits, nullptr) == value) break;
+  }
+  return digits;
 }
 template <std::integral I>
 void append(std::string& text, I value) {
@@ -10589,7 +10599,8 @@ inline Eigen::ArrayXXd patch_centres(Index height, Index width, patch_normalisat
 #ifndef ROPE_IMPORT_GGUF_HPP
 #define ROPE_IMPORT_GGUF_HPP
 
-#include <concepts>  // std::convertible_to
+#include <algorithm>  // std::find_if, std::max
+#include <concepts>   // std::convertible_to
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -11423,6 +11434,77 @@ class gguf_reader {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_GGUF_READER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_MODEL_BOUNDS_HPP
+#define ROPE_DETAIL_MODEL_BOUNDS_HPP
+
+#include <cstddef>
+#include <string>
+
+
+/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
+/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
+/// few megabytes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+constexpr Index most_layers = 16384, most_groups = 1024, most_pairs_of_groups = 32768, most_sections = 8;
+constexpr std::size_t longest_layer_type = 128;  // characters
+
+namespace range {
+
+inline constexpr number_rule layers{
+    [](double x) { return count.holds(x) && x <= static_cast<double>(most_layers); },
+    "must be a positive whole number up to 16384"};
+
+}  // namespace range
+
+/// The length of a list that has one value per layer.
+///
+/// \param layers  of the model; 0: not known, which any length of a model fits
+/// \param what    "num_hidden_layers values", what the rule calls `layers` values
+///
+/// Returns the rule that is broken, or nothing.
+inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
+  if (layers > 0 && length != static_cast<std::size_t>(layers))
+    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
+           std::to_string(length);
+  if (length > static_cast<std::size_t>(most_layers))
+    return "must have one value per layer, at most " + std::to_string(most_layers) + ", got " +
+           std::to_string(length);
+  return {};
+}
+
+/// Counts the groups of a file and their pairs.
+class group_allowance {
+ public:
+  /// Throws unless the file may have one more group of so many pairs.
+  ///
+  /// \param function, where  of the message: who reads, and the key that asks for the pairs
+  void take(const char* function, const std::string& where, Index pairs) {
+    ++groups_;
+    pairs_ += pairs;
+    if (groups_ > most_groups)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
+                                                most_groups, " groups of layers, got ", groups_));
+    if (pairs_ > most_pairs_of_groups)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", where.c_str(),
+                         " must not bring the pairs of all groups of layers above ", most_pairs_of_groups,
+                         ", got ", pairs_));
+  }
+
+ private:
+  Index groups_ = 0, pairs_ = 0;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_MODEL_BOUNDS_HPP
 
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
 /// an architecture. Source: llama.cpp, load_hparams of each architecture.
@@ -11446,9 +11528,8 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
-    if (layers > 0 && static_cast<Index>(given->size()) != layers)
-      reader.refuse(reader.key(name), "must have block_count values, " + std::to_string(layers) + ", got " +
-                                          std::to_string(given->size()));
+    const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
+    if (!broken.empty()) reader.refuse(reader.key(name), broken);
     for (const double slides : *given) sliding.push_back(slides != 0);
     return sliding;
   }
@@ -11562,7 +11643,7 @@ struct gguf_layers {
   Index rotary_dim;
   double base;
   bool slides;  // sliding layers are not scaled
-  double max_position, length;
+  double max_position;
 };
 
 /// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
@@ -11579,27 +11660,43 @@ double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_sca
   return deepseek ? softmax * softmax : 1;
 }
 
+/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+struct gguf_pair_factors {
+  const char* tensor;
+  std::vector<double> list;
+
+  /// Those of the first pairs; what is left over has no pair.
+  template <class L>
+  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
+    if (static_cast<Index>(list.size()) < pairs)
+      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                                std::to_string(list.size()));
+    return {{{list.begin(), list.begin() + pairs}}};
+  }
+};
+
+/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+template <class L>
+double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
+  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
+}
+
 /// rope_freqs if the file has it, else the list of long or short factors.
 template <class L>
-std::optional<ggml_pair_factors> read_pair_factors(const gguf_reader<L>& reader, const gguf_layers& layers,
-                                                   double original_max_position) {
-  const auto pairs = static_cast<std::size_t>(layers.rotary_dim / 2);
-  const char* by_length =
-      layers.length > original_max_position ? "rope_factors_long.weight" : "rope_factors_short.weight";
-  for (const char* name : {"rope_freqs.weight", by_length}) {
-    std::optional<std::vector<double>> factors = layers.slides ? std::nullopt : reader.tensor(name);
-    if (!factors) continue;
-    if (factors->size() < pairs)
-      reader.refuse(name, "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                              std::to_string(factors->size()));
-    factors->resize(pairs);
-    return ggml_pair_factors{{*std::move(factors)}};
-  }
+std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader, double max_position,
+                                                   double length) {
+  const char* by_length = length > original_max_position_of(reader, max_position)
+                              ? "rope_factors_long.weight"
+                              : "rope_factors_short.weight";
+  for (const char* tensor : {"rope_freqs.weight", by_length})
+    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
+      return gguf_pair_factors{tensor, *std::move(factors)};
   return {};
 }
 
 template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+                    const std::optional<gguf_pair_factors>& given_factors) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
@@ -11611,9 +11708,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
   const double given_ext = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   const double ext_factor = layers.slides ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
-  const auto original = reader.number("rope.scaling.original_context_length", range::positive);
-  const double original_max_position = original.value_or(layers.max_position);
-  const auto factors = read_pair_factors(reader, layers, original_max_position);
+  const double original_max_position = original_max_position_of(reader, layers.max_position);
+  std::optional<ggml_pair_factors> factors;
+  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
   if (ext_factor == 0) {
     const magnified_linear linear{.factor = s, .magnitude = attn_factor};
     if (!factors) return derive(s == 1 ? "default" : "linear", layers.rotary_dim, layers.base, linear);
@@ -11627,7 +11724,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
       reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
   yarn.yarn.beta_slow =
       reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
-  const double multiplier = read_magnitude(reader, attn_factor, yarn.yarn);
+  const double multiplier =
+      checked(read_magnitude(reader, attn_factor, yarn.yarn), range::positive, "import_gguf",
+              "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
   derived result = factors ? derive("yarn, pair factors", layers.rotary_dim, layers.base, yarn, *factors)
                            : derive("yarn", layers.rotary_dim, layers.base, yarn);
   result.softmax_multiplier = multiplier;
@@ -11683,7 +11782,8 @@ class gguf_importer {
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    layers_ = static_cast<Index>(reader_.number("block_count", range::count).value_or(0));
+    layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
+    factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
     sliding_ = gguf_sliding_layers(reader_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
@@ -11755,23 +11855,38 @@ class gguf_importer {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t count = bases ? bases->size() : dimensions->size();
+    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(count));
     for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list && ((*list)->size() != count || (layers_ > 0 && static_cast<Index>(count) != layers_)))
-        reader_.refuse(reader_.key(name),
-                       "must have one value per layer, " +
-                           std::to_string(layers_ > 0 ? layers_ : static_cast<Index>(count)) + ", got " +
-                           std::to_string((*list)->size()));
+      if (*list) {
+        const std::string broken =
+            broken_rule_of_layer_list((*list)->size(), expected, "one value per layer");
+        if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
+      }
+    struct kind {
+      double base;
+      Index rotary_dim;
+      bool slides;
+    };
+    std::vector<kind> kinds;  // of model_.groups
     for (std::size_t i = 0; i < count; ++i) {
       const bool slides = i < sliding_.size() && sliding_[i];
       const double base = bases ? (*bases)[i] : base_of(slides);
       auto dimension = dimension_of(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      std::string layer_type = "base " + std::to_string(static_cast<long long>(base)) + ", " +
-                               std::to_string(dimension.first) + " channels";
-      if (!sliding_.empty()) layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
-      if (!model_.group(layer_type)) add_group(layer_type, slides, base, dimension);
-      model_.layers.push_back(std::move(layer_type));
+      const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
+        return k.base == base && k.rotary_dim == dimension.first && k.slides == slides;
+      });
+      const auto group = static_cast<std::size_t>(alike - kinds.begin());
+      if (alike == kinds.end()) {
+        std::string layer_type =
+            "base " + exact_digits(base) + ", " + std::to_string(dimension.first) + " channels";
+        if (!sliding_.empty())
+          layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
+        add_group(layer_type, slides, base, dimension);
+        kinds.push_back({base, dimension.first, slides});
+      }
+      model_.layers.push_back(model_.groups[group].layer_type);
     }
     name_by_type();
   }
@@ -11804,11 +11919,12 @@ class gguf_importer {
   void add_group(const std::string& layer_type, bool slides, double base,
                  const std::pair<Index, const char*>& dimension) {
     const Index head = head_dim(slides), rotary_dim = dimension.first;
-    if (rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.second), "must be even and not above the head, " +
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
+      reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
-    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position, options_.length});
+    allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
+    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position}, factors_);
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
                       .head_dim = head,
@@ -11826,6 +11942,9 @@ class gguf_importer {
     constexpr const char* name = "rope.dimension_sections";
     const auto sections = reader_.numbers(name, range::whole);
     if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(most_sections) +
+                                            " values, got " + std::to_string(sections->size()));
     Index sum = 0;
     for (const double value : *sections) {
       const auto pairs = static_cast<Index>(value);
@@ -11844,6 +11963,8 @@ class gguf_importer {
   pairing layout_ = pairing::half_split;
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
+  std::optional<gguf_pair_factors> factors_ = {};
+  group_allowance allowance_ = {};
   model_rope model_ = {};
 };
 
@@ -11853,6 +11974,8 @@ class gguf_importer {
 /// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
 /// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare() shows by how
 /// much.
+///
+/// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
 /// Throws:  std::invalid_argument naming the key or tensor
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext

@@ -2,7 +2,8 @@
 #ifndef ROPE_IMPORT_GGUF_HPP
 #define ROPE_IMPORT_GGUF_HPP
 
-#include <concepts>  // std::convertible_to
+#include <algorithm>  // std::find_if, std::max
+#include <concepts>   // std::convertible_to
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -15,6 +16,8 @@
 #include <rope/detail/gguf_layers.hpp>
 #include <rope/detail/gguf_reader.hpp>
 #include <rope/detail/gguf_schedule.hpp>
+#include <rope/detail/message.hpp>
+#include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
 #include <rope/model_rope.hpp>
 
@@ -61,7 +64,8 @@ class gguf_importer {
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    layers_ = static_cast<Index>(reader_.number("block_count", range::count).value_or(0));
+    layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
+    factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
     sliding_ = gguf_sliding_layers(reader_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
@@ -133,23 +137,38 @@ class gguf_importer {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
     const std::size_t count = bases ? bases->size() : dimensions->size();
+    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(count));
     for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list && ((*list)->size() != count || (layers_ > 0 && static_cast<Index>(count) != layers_)))
-        reader_.refuse(reader_.key(name),
-                       "must have one value per layer, " +
-                           std::to_string(layers_ > 0 ? layers_ : static_cast<Index>(count)) + ", got " +
-                           std::to_string((*list)->size()));
+      if (*list) {
+        const std::string broken =
+            broken_rule_of_layer_list((*list)->size(), expected, "one value per layer");
+        if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
+      }
+    struct kind {
+      double base;
+      Index rotary_dim;
+      bool slides;
+    };
+    std::vector<kind> kinds;  // of model_.groups
     for (std::size_t i = 0; i < count; ++i) {
       const bool slides = i < sliding_.size() && sliding_[i];
       const double base = bases ? (*bases)[i] : base_of(slides);
       auto dimension = dimension_of(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
-      std::string layer_type = "base " + std::to_string(static_cast<long long>(base)) + ", " +
-                               std::to_string(dimension.first) + " channels";
-      if (!sliding_.empty()) layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
-      if (!model_.group(layer_type)) add_group(layer_type, slides, base, dimension);
-      model_.layers.push_back(std::move(layer_type));
+      const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
+        return k.base == base && k.rotary_dim == dimension.first && k.slides == slides;
+      });
+      const auto group = static_cast<std::size_t>(alike - kinds.begin());
+      if (alike == kinds.end()) {
+        std::string layer_type =
+            "base " + exact_digits(base) + ", " + std::to_string(dimension.first) + " channels";
+        if (!sliding_.empty())
+          layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
+        add_group(layer_type, slides, base, dimension);
+        kinds.push_back({base, dimension.first, slides});
+      }
+      model_.layers.push_back(model_.groups[group].layer_type);
     }
     name_by_type();
   }
@@ -182,11 +201,12 @@ class gguf_importer {
   void add_group(const std::string& layer_type, bool slides, double base,
                  const std::pair<Index, const char*>& dimension) {
     const Index head = head_dim(slides), rotary_dim = dimension.first;
-    if (rotary_dim % 2 != 0 || rotary_dim > head)
-      reader_.refuse(reader_.key(dimension.second), "must be even and not above the head, " +
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
+      reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
-    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position, options_.length});
+    allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
+    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position}, factors_);
     layer_group group{.layer_type = layer_type,
                       .layout = layout_,
                       .head_dim = head,
@@ -204,6 +224,9 @@ class gguf_importer {
     constexpr const char* name = "rope.dimension_sections";
     const auto sections = reader_.numbers(name, range::whole);
     if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(most_sections) +
+                                            " values, got " + std::to_string(sections->size()));
     Index sum = 0;
     for (const double value : *sections) {
       const auto pairs = static_cast<Index>(value);
@@ -222,6 +245,8 @@ class gguf_importer {
   pairing layout_ = pairing::half_split;
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
+  std::optional<gguf_pair_factors> factors_ = {};
+  group_allowance allowance_ = {};
   model_rope model_ = {};
 };
 
@@ -231,6 +256,8 @@ class gguf_importer {
 /// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
 /// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare() shows by how
 /// much.
+///
+/// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
 /// Throws:  std::invalid_argument naming the key or tensor
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext

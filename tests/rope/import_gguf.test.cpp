@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -253,6 +254,75 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
   }
 }
 
+TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own", "[gguf]") {
+  const auto model = import_gguf(small({{".rope.freq_base_per_layer", {10000.25, 10000.75, 10000.25}}}));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(model.groups[0].layer_type == "base 10000.25, 128 channels");
+  CHECK(model.groups[1].layer_type == "base 10000.75, 128 channels");
+  CHECK(same(model.group_of_layer(1)->frequencies, frequencies(128, 10000.75)));
+  CHECK(model.group_of_layer(2) == &model.groups[0]);
+  const auto huge = import_gguf(small({{".rope.freq_base_per_layer", {1e30, 1e40}}}));
+  REQUIRE(huge.groups.size() == 2);
+  CHECK(huge.groups[0].layer_type == "base 1e+30, 128 channels");
+  CHECK(same(huge.group_of_layer(1)->frequencies, frequencies(128, 1e40)));
+  // Neighbours, which ten digits do not tell apart.
+  const double next = std::nextafter(10000.0, 2e4);
+  const auto close = import_gguf(small({{".rope.freq_base_per_layer", {10000.0, next, next}}}));
+  REQUIRE(close.groups.size() == 2);
+  CHECK(close.group_of_layer(0)->base == 10000);
+  CHECK(close.group_of_layer(2)->base == next);
+  CHECK(close.groups[0].layer_type != close.groups[1].layer_type);
+}
+
+TEST_CASE("the work of a GGUF file is bounded", "[gguf]") {
+  const auto refuses = [](const json& more, const auto&... parts) {
+    return testing::throws_saying<std::invalid_argument>([&] { import_gguf(small(more)); },
+                                                         "rope::import_gguf: ", parts...);
+  };
+  CHECK(refuses({{".attention.key_length", 1048576}}, "llama.attention.key_length",
+                "must not bring the pairs of all groups of layers above 32768, got 524288"));
+  CHECK(refuses({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4, 3e4}}},
+                "the pairs of all groups of layers above 32768, got 49152"));
+  CHECK(import_gguf(small({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4}}}))
+            .groups.size() == 2);
+  // The same kind of layer costs once.
+  CHECK(import_gguf(small({{".attention.key_length", 32768},
+                           {".rope.freq_base_per_layer", std::vector<double>(100, 1e4)}}))
+            .groups.size() == 1);
+  std::vector<double> bases;
+  for (int i = 0; i < 1025; ++i) bases.push_back(1e4 + i);
+  CHECK(refuses({{".rope.dimension_count", 2}, {".rope.freq_base_per_layer", bases}},
+                "llama.rope.dimension_count", "must not make more than 1024 groups of layers, got 1025"));
+  CHECK(refuses({{".block_count", 16385}}, "llama.block_count", "up to 16384", "got 16385"));
+  const std::vector<double> long_list(16385, 1);
+  CHECK(refuses({{".rope.dimension_count_per_layer", long_list}}, "llama.rope.dimension_count_per_layer",
+                "at most 16384, got 16385"));
+  CHECK(refuses({{".attention.sliding_window_pattern", long_list}}, "llama.attention.sliding_window_pattern",
+                "at most 16384, got 16385"));
+  CHECK(refuses({{".rope.dimension_sections", {64, 0, 0, 0, 0, 0, 0, 0, 0}}}, "llama.rope.dimension_sections",
+                "at most 8 values, got 9"));
+}
+
+TEST_CASE("a list of divisors is read once, however many groups there are", "[gguf]") {
+  struct counting {
+    testing::gguf_file file;
+    int* reads;
+    std::optional<double> number(const std::string& key) const { return file.number(key); }
+    std::optional<std::string> text(const std::string& key) const { return file.text(key); }
+    std::optional<std::vector<double>> numbers(const std::string& key) const {
+      if (key == "rope_freqs.weight") ++*reads;
+      return file.numbers(key);
+    }
+  };
+  int reads = 0;
+  const auto model = import_gguf(counting{small({{".rope.freq_base_per_layer", {1e4, 2e4, 3e4, 4e4}},
+                                                 {"rope_freqs.weight", std::vector<double>(64, 2.0)}}),
+                                          &reads});
+  CHECK(reads == 1);
+  REQUIRE(model.groups.size() == 4);
+  CHECK(model.groups[3].frequencies.inv_freq()(0, 0) == 0.5);
+}
+
 TEST_CASE("the layers that do not rotate are those of the architecture", "[gguf]") {
   const auto model = [](const char* architecture, const json& more) {
     json entries = {{".attention.key_length", 128}, {".block_count", 8}};
@@ -353,6 +423,17 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[gguf]"
             {"llama.rope.freq_base_per_layer", "one value per layer, 3", "got 2"}},
            {small({{".rope.freq_base_per_layer", {2, 3}}, {".rope.dimension_count_per_layer", {64}}}),
             {"llama.rope.dimension_count_per_layer", "one value per layer, 2", "got 1"}},
+           {small({{".rope.freq_base_per_layer", json::array()}}),
+            {"llama.rope.freq_base_per_layer", "one value per layer", "got 0"}},
+           {small({{".rope.dimension_count_per_layer", json::array()}}),
+            {"llama.rope.dimension_count_per_layer", "one value per layer", "got 0"}},
+           {small({{".attention.head_count", 1024}}), {"llama.attention.key_length", "positive", "got 0"}},
+           {gguf("deepseek2", {{".attention.key_length", 8},
+                               {".rope.scaling.type", "yarn"},
+                               {".rope.scaling.factor", 4},
+                               {".rope.scaling.original_context_length", 4096},
+                               {".rope.scaling.yarn_log_multiplier", 1e200}}),
+            {"deepseek2.rope.scaling.yarn_log_multiplier", "softmax multiplier", "inf"}},
            {small({{".rope.freq_base_per_layer", {2, 1}}}),
             {"llama.rope.freq_base_per_layer", "greater than 1", "got 1"}},
            {small({{".rope.dimension_count_per_layer", {64, 33}}}),

@@ -9,6 +9,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/gguf_reader.hpp>
+#include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
 
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
@@ -33,9 +34,8 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
-    if (layers > 0 && static_cast<Index>(given->size()) != layers)
-      reader.refuse(reader.key(name), "must have block_count values, " + std::to_string(layers) + ", got " +
-                                          std::to_string(given->size()));
+    const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
+    if (!broken.empty()) reader.refuse(reader.key(name), broken);
     for (const double slides : *given) sliding.push_back(slides != 0);
     return sliding;
   }

@@ -27,7 +27,7 @@ struct gguf_layers {
   Index rotary_dim;
   double base;
   bool slides;  // sliding layers are not scaled
-  double max_position, length;
+  double max_position;
 };
 
 /// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
@@ -44,27 +44,43 @@ double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_sca
   return deepseek ? softmax * softmax : 1;
 }
 
+/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+struct gguf_pair_factors {
+  const char* tensor;
+  std::vector<double> list;
+
+  /// Those of the first pairs; what is left over has no pair.
+  template <class L>
+  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
+    if (static_cast<Index>(list.size()) < pairs)
+      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                                std::to_string(list.size()));
+    return {{{list.begin(), list.begin() + pairs}}};
+  }
+};
+
+/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+template <class L>
+double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
+  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
+}
+
 /// rope_freqs if the file has it, else the list of long or short factors.
 template <class L>
-std::optional<ggml_pair_factors> read_pair_factors(const gguf_reader<L>& reader, const gguf_layers& layers,
-                                                   double original_max_position) {
-  const auto pairs = static_cast<std::size_t>(layers.rotary_dim / 2);
-  const char* by_length =
-      layers.length > original_max_position ? "rope_factors_long.weight" : "rope_factors_short.weight";
-  for (const char* name : {"rope_freqs.weight", by_length}) {
-    std::optional<std::vector<double>> factors = layers.slides ? std::nullopt : reader.tensor(name);
-    if (!factors) continue;
-    if (factors->size() < pairs)
-      reader.refuse(name, "must have one value per pair, " + std::to_string(pairs) + ", got " +
-                              std::to_string(factors->size()));
-    factors->resize(pairs);
-    return ggml_pair_factors{{*std::move(factors)}};
-  }
+std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader, double max_position,
+                                                   double length) {
+  const char* by_length = length > original_max_position_of(reader, max_position)
+                              ? "rope_factors_long.weight"
+                              : "rope_factors_short.weight";
+  for (const char* tensor : {"rope_freqs.weight", by_length})
+    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
+      return gguf_pair_factors{tensor, *std::move(factors)};
   return {};
 }
 
 template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+                    const std::optional<gguf_pair_factors>& given_factors) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
@@ -76,9 +92,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
   const double given_ext = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   const double ext_factor = layers.slides ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
-  const auto original = reader.number("rope.scaling.original_context_length", range::positive);
-  const double original_max_position = original.value_or(layers.max_position);
-  const auto factors = read_pair_factors(reader, layers, original_max_position);
+  const double original_max_position = original_max_position_of(reader, layers.max_position);
+  std::optional<ggml_pair_factors> factors;
+  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
   if (ext_factor == 0) {
     const magnified_linear linear{.factor = s, .magnitude = attn_factor};
     if (!factors) return derive(s == 1 ? "default" : "linear", layers.rotary_dim, layers.base, linear);
@@ -92,7 +108,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers) {
       reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
   yarn.yarn.beta_slow =
       reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
-  const double multiplier = read_magnitude(reader, attn_factor, yarn.yarn);
+  const double multiplier =
+      checked(read_magnitude(reader, attn_factor, yarn.yarn), range::positive, "import_gguf",
+              "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
   derived result = factors ? derive("yarn, pair factors", layers.rotary_dim, layers.base, yarn, *factors)
                            : derive("yarn", layers.rotary_dim, layers.base, yarn);
   result.softmax_multiplier = multiplier;

@@ -4,6 +4,7 @@
 
 #include <concepts>  // std::integral
 #include <cstdio>    // std::snprintf
+#include <cstdlib>   // std::strtod
 #include <string>
 
 #include <rope/config.hpp>
@@ -19,6 +20,15 @@ inline void append(std::string& text, double value) {
   char digits[32];
   std::snprintf(digits, sizeof digits, "%.17g", value);
   text += digits;
+}
+/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+inline std::string exact_digits(double value) {
+  char digits[32];
+  for (int count = 10; count <= 17; ++count) {
+    std::snprintf(digits, sizeof digits, "%.*g", count, value);
+    if (std::strtod(digits, nullptr) == value) break;
+  }
+  return digits;
 }
 template <std::integral I>
 void append(std::string& text, I value) {
