@@ -98,7 +98,7 @@ void out_of_place(benchmark::State& state, shape s) {
                 reinterpret_cast<const std::conditional_t<sizeof(T) == 2, short, T>*>(x.data()), s.size());
         benchmark::ClobberMemory();
       },
-      [&] { rope::rotate<Layout>(in, out, table, 1); });
+      [&] { rope::rotate_to<Layout>(in, out, table, 1); });
 }
 
 void query_and_key(benchmark::State& state, Index tokens) {
@@ -111,7 +111,7 @@ void query_and_key(benchmark::State& state, Index tokens) {
         bench::scale_in_place(q.data(), static_cast<Index>(q.size()), 1);
         bench::scale_in_place(k.data(), static_cast<Index>(k.size()), 1);
       },
-      [&] { rope::rotate<rope::half_split>(std::pair(queries, keys), table, 1); });
+      [&] { rope::rotate<rope::half_split>(queries, keys, table, 1); });
 }
 
 void another_way(benchmark::State& state, shape s, const bench::rotation_way& way) {

@@ -54,7 +54,7 @@ class rotation_op {
 
   static int forward(int, int*, int, int, int* in_sizes, double** in, int*, double** out, void* context) {
     const auto& op = *static_cast<rotation_op*>(context);
-    rope::rotate<half_split>(op.heads(in[0]), op.heads(out[0]), op.table(in[1], in_sizes[1]), op.start_);
+    rope::rotate_to<half_split>(op.heads(in[0]), op.heads(out[0]), op.table(in[1], in_sizes[1]), op.start_);
     return 0;
   }
 
@@ -65,7 +65,7 @@ class rotation_op {
     const auto& op = *static_cast<rotation_op*>(context);
     const auto table = op.table(in[1], in_sizes[1]);
     std::vector<double> d_x(static_cast<std::size_t>(in_sizes[0]));
-    rope::rotate_gradient<half_split>(op.heads(d_out[0]), op.heads(d_x.data()), table, op.start_);
+    rope::rotate_gradient_to<half_split>(op.heads(d_out[0]), op.heads(d_x.data()), table, op.start_);
     const auto d_inv_freq =
         rope::inv_freq_gradient<half_split>(op.heads(in[0]), op.heads(d_x.data()), table, op.start_);
     // Other uses of x and inv_freq have already left their share in d_in.

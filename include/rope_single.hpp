@@ -1035,7 +1035,6 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 #include <functional>  // std::less
 #include <string>
 #include <type_traits>
-#include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
@@ -1705,6 +1704,267 @@ struct table_view {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_TABLE_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_VIEW_CHECKS_HPP
+#define ROPE_DETAIL_VIEW_CHECKS_HPP
+
+#include <functional>  // std::less
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_VIEW_HPP
+#define ROPE_VIEW_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+/// elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.data += first;
+    window.head_dim = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// What Eigen::Tensor and TensorMap of rank N show of themselves, without including them.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike.
+template <class X>
+Index extent(const X& x, int axis) {
+  constexpr int rank = int(X::NumIndices);
+  return x.dimension(
+      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
+}
+
+inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
+              detail::extent(x, 3));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_VIEW_HPP
+
+/// What can be wrong with the views of a call, whatever the call is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Views of something are of memory; one that only tells a shape is not given to this.
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check = [function](const auto& x) {
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check(views), ...);
+}
+
+/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
+/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
+/// one, as in a window of one array.
+template <class T>
+bool holds_channel(const head_view<T>& x, const T* place) {
+  if (std::less<const T*>{}(place, x.data)) return false;
+  struct axis {
+    Index extent, stride;
+  };
+  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
+  const auto order = [&axes](int longer, int shorter) {
+    if (axes[longer].stride < axes[shorter].stride) {
+      const axis other = axes[longer];
+      axes[longer] = axes[shorter];
+      axes[shorter] = other;
+    }
+  };
+  order(0, 1);
+  order(1, 2);
+  order(0, 1);
+  Index rest = place - x.data;
+  for (const axis& a : axes) {
+    if (a.extent == 1 || a.stride <= 0) continue;
+    if (rest / a.stride >= a.extent) return false;
+    rest %= a.stride;
+  }
+  return rest < x.head_dim;
+}
+
+/// Whether the first channel of one view is found to be a channel of the other.
+template <class T>
+bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
+  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_VIEW_CHECKS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_WORKSPACE_HPP
 #define ROPE_DETAIL_WORKSPACE_HPP
@@ -2994,196 +3254,6 @@ class frequency_table {
 }  // namespace rope
 
 #endif  // ROPE_TABLE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_VIEW_HPP
-#define ROPE_VIEW_HPP
-
-#include <concepts>
-#include <cstddef>
-#include <type_traits>
-
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.data += first;
-    window.head_dim = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.data += first * head_stride;
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.data += first * token_stride;
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// What Eigen::Tensor and TensorMap of rank N show of themselves, without including them.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike.
-template <class X>
-Index extent(const X& x, int axis) {
-  constexpr int rank = int(X::NumIndices);
-  return x.dimension(
-      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
-}
-
-inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VIEW_HPP
 
 /// What can be wrong with a call of rotate, and the order in which a right one passes through memory.
 
@@ -3195,28 +3265,6 @@ template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
-template <class X>
-inline constexpr bool is_view_or_pair = is_head_view<X>;
-template <class T>
-inline constexpr bool is_view_or_pair<std::pair<head_view<T>, head_view<T>>> = true;
-
-template <class T>
-void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-}
-
-/// Views of something are of memory; one that only tells a shape is not given to this.
-template <class... T>
-void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  };
-  (check(views), ...);
-}
 
 /// Whether the view covers every element between its first and its last one.
 template <class T>
@@ -5312,7 +5360,6 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::pair
 
 
 /// Turns the channel pairs of heads by the angles of their positions, and back.
@@ -5322,19 +5369,30 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                 \
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
                 name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
                      "<half_split>(...)");                                                                   \
   static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
                 ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(!std::is_const_v<T>,                                                                         \
-                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");        \
   static_assert(position_form<P>,                                                                            \
                 name ": positions are integers: a start, a list of ids, row_starts or segments");            \
   static_assert(parallel_executor<Threads>, name                                                             \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
                 "body), both const")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
+  static_assert(!std::is_const_v<T>,        \
+                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
+                name ": q and k both turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                              \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
+                name ": q and k have the same channel type")
+#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
+  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
+  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
+                name ": x and out have the same channel type")
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -5353,16 +5411,23 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>& k,
-                 const frequency_table<S>& table, const P& positions, const Threads& threads,
-                 way_back back = way_back::inverse) {
-  const auto source = position_source(positions, q.tokens);
-  check_rotation<Layout>(function, q, table, source);
-  check_rotation<Layout>(function, k, table, source);
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  check_view(function, q);
+  check_view(function, k);
   if (q.batch != k.batch || q.tokens != k.tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]"));
+                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+  const auto source = position_source(positions, q.tokens);
+  check_rotation<Layout>(function, q, table, source);
+  check_rotation<Layout>(function, k, table, source);
+  if (share_first_elements(q, k))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": q and k both turn in place and must not share channels, which would turn "
+                       "twice; to turn x into another view use the function of that name with _to"));
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
@@ -5401,9 +5466,28 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+}
+
+/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+///
+///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///
+/// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
+///
+/// Requires:  q and k share no element; where that is seen, it is refused
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+            const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
 }
 
 /// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
@@ -5414,29 +5498,12 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void rotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-            const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
-                "rotate: x and out have the same channel type");
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, out, table, positions, threads);
-}
-
-/// Rotates queries and keys in place in one call and one pass over the table; the same bits as two calls.
-///
-///     rotate<half_split>(std::pair(q, k), table, start)
-///
-/// \param  q_and_k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
-///
-/// Throws:  as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate(const std::pair<head_view<T>, head_view<T>>& q_and_k, const frequency_table<S>& table,
-            const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_pair<Layout, false>("rotate", q_and_k.first, q_and_k.second, table, positions, threads);
+void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+               const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -5451,41 +5518,45 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+}
+
+/// Undoes `rotate` of queries and keys, both in place.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+              const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
 }
 
 /// Undoes `rotate` from `x` into `out`.
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-              const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
-                "unrotate: x and out have the same channel type");
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, out, table, positions, threads);
-}
-
-/// Undoes `rotate` of a pair.
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate(const std::pair<head_view<T>, head_view<T>>& q_and_k, const frequency_table<S>& table,
-              const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_pair<Layout, true>("unrotate", q_and_k.first, q_and_k.second, table, positions, threads);
+void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+                 const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
 }
 
 /// A tensor or pointer without the order of its axes: says what to write instead.
 template <class Layout = detail::unnamed_layout, class X, class... Rest>
-requires(!detail::is_view_or_pair<X>) void rotate(const X&, const Rest&...) {
+requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
   static_assert(detail::is_head_view<X>,
                 "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
+#undef ROPE_DETAIL_CHECK_IN_PLACE
+#undef ROPE_DETAIL_CHECK_BOTH
+#undef ROPE_DETAIL_CHECK_OUTPUT
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -10003,7 +10074,6 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_GRADIENT_KERNEL_HPP
@@ -10186,9 +10256,29 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
 void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradient is read-only; give (d_y, d_x, table)");
-  detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                          detail::way_back::transpose);
+  static_assert(
+      !std::is_const_v<T>,
+      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
+      "it as it is");
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradients by queries and keys, both in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
+                     const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
+                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
+                "rotate_gradient_to<Layout>(d_y, d_x, table)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
+                "rotate_gradient: d_q and d_k have the same channel type");
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
+                                              detail::way_back::transpose);
 }
 
 /// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
@@ -10196,25 +10286,15 @@ void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, con
 /// Requires:  d_x is d_y, or shares no element with it
 template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_gradient(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, T>,
-                "rotate_gradient: d_y and d_x have the same channel type");
-  detail::rotate_checked<Layout, true, T>("rotate_gradient", d_y, d_x, table, positions, threads,
-                                          detail::way_back::transpose);
-}
-
-/// The gradients by queries and keys, in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(const std::pair<head_view<T>, head_view<T>>& d_q_and_d_k,
-                     const frequency_table<S>& table, const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradients must be writable");
-  detail::rotate_pair<Layout, true>("rotate_gradient", d_q_and_d_k.first, d_q_and_d_k.second, table,
-                                    positions, threads, detail::way_back::transpose);
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
+                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
+  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
+                "rotate_gradient_to: d_y and d_x have the same channel type");
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
+                                            detail::way_back::transpose);
 }
 
 /// The gradient by the angle of every row and pair of the table: what learned angles are trained by.

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/config.hpp>
 #include <rope/detail/gradient_kernel.hpp>
@@ -67,9 +66,29 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
 void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradient is read-only; give (d_y, d_x, table)");
-  detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                          detail::way_back::transpose);
+  static_assert(
+      !std::is_const_v<T>,
+      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
+      "it as it is");
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradients by queries and keys, both in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
+                     const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
+                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
+                "rotate_gradient_to<Layout>(d_y, d_x, table)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
+                "rotate_gradient: d_q and d_k have the same channel type");
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
+                                              detail::way_back::transpose);
 }
 
 /// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
@@ -77,25 +96,15 @@ void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, con
 /// Requires:  d_x is d_y, or shares no element with it
 template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_gradient(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, T>,
-                "rotate_gradient: d_y and d_x have the same channel type");
-  detail::rotate_checked<Layout, true, T>("rotate_gradient", d_y, d_x, table, positions, threads,
-                                          detail::way_back::transpose);
-}
-
-/// The gradients by queries and keys, in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(const std::pair<head_view<T>, head_view<T>>& d_q_and_d_k,
-                     const frequency_table<S>& table, const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient: the gradients must be writable");
-  detail::rotate_pair<Layout, true>("rotate_gradient", d_q_and_d_k.first, d_q_and_d_k.second, table,
-                                    positions, threads, detail::way_back::transpose);
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
+                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
+  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
+                "rotate_gradient_to: d_y and d_x have the same channel type");
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
+                                            detail::way_back::transpose);
 }
 
 /// The gradient by the angle of every row and pair of the table: what learned angles are trained by.

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotation.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>
 #include <rope/positions.hpp>
@@ -22,19 +22,30 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, T, P, Threads)                                                 \
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
                 name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
                      "<half_split>(...)");                                                                   \
   static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
                 ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(!std::is_const_v<T>,                                                                         \
-                name ": the output is read-only; " name "<Layout>(x, out, table) leaves x as it is");        \
   static_assert(position_form<P>,                                                                            \
                 name ": positions are integers: a start, a list of ids, row_starts or segments");            \
   static_assert(parallel_executor<Threads>, name                                                             \
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
                 "body), both const")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
+  static_assert(!std::is_const_v<T>,        \
+                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
+                name ": q and k both turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                              \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
+                name ": q and k have the same channel type")
+#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
+  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
+  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
+                name ": x and out have the same channel type")
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -53,16 +64,23 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 }
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_pair(const char* function, const head_view<T>& q, const head_view<T>& k,
-                 const frequency_table<S>& table, const P& positions, const Threads& threads,
-                 way_back back = way_back::inverse) {
-  const auto source = position_source(positions, q.tokens);
-  check_rotation<Layout>(function, q, table, source);
-  check_rotation<Layout>(function, k, table, source);
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  check_view(function, q);
+  check_view(function, k);
   if (q.batch != k.batch || q.tokens != k.tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
-                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]"));
+                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+  const auto source = position_source(positions, q.tokens);
+  check_rotation<Layout>(function, q, table, source);
+  check_rotation<Layout>(function, k, table, source);
+  if (share_first_elements(q, k))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": q and k both turn in place and must not share channels, which would turn "
+                       "twice; to turn x into another view use the function of that name with _to"));
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
@@ -101,9 +119,28 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+}
+
+/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+///
+///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///
+/// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
+///
+/// Requires:  q and k share no element; where that is seen, it is refused
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+            const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
 }
 
 /// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
@@ -114,29 +151,12 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void rotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-            const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
-                "rotate: x and out have the same channel type");
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, out, table, positions, threads);
-}
-
-/// Rotates queries and keys in place in one call and one pass over the table; the same bits as two calls.
-///
-///     rotate<half_split>(std::pair(q, k), table, start)
-///
-/// \param  q_and_k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
-///
-/// Throws:  as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate(const std::pair<head_view<T>, head_view<T>>& q_and_k, const frequency_table<S>& table,
-            const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, T, P, Threads);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_pair<Layout, false>("rotate", q_and_k.first, q_and_k.second, table, positions, threads);
+void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+               const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -151,41 +171,45 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+}
+
+/// Undoes `rotate` of queries and keys, both in place.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+              const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
 }
 
 /// Undoes `rotate` from `x` into `out`.
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-              const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>,
-                "unrotate: x and out have the same channel type");
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, out, table, positions, threads);
-}
-
-/// Undoes `rotate` of a pair.
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate(const std::pair<head_view<T>, head_view<T>>& q_and_k, const frequency_table<S>& table,
-              const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, T, P, Threads);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_pair<Layout, true>("unrotate", q_and_k.first, q_and_k.second, table, positions, threads);
+void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+                 const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
 }
 
 /// A tensor or pointer without the order of its axes: says what to write instead.
 template <class Layout = detail::unnamed_layout, class X, class... Rest>
-requires(!detail::is_view_or_pair<X>) void rotate(const X&, const Rest&...) {
+requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
   static_assert(detail::is_head_view<X>,
                 "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
+#undef ROPE_DETAIL_CHECK_IN_PLACE
+#undef ROPE_DETAIL_CHECK_BOTH
+#undef ROPE_DETAIL_CHECK_OUTPUT
 
 }  // namespace ROPE_ABI
 }  // namespace rope

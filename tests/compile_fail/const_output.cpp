@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: the output is read-only
+// EXPECT: error: .*rotate: x is read-only; rotate_to
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*unrotate: the output is read-only
+// EXPECT: error: .*unrotate_to: the output is read-only
 
 #include <rope/rope.hpp>
 
@@ -11,5 +11,5 @@ using output = float;
 
 void test(rope::head_view<const float> x, rope::head_view<output> out,
           const rope::frequency_table<float>& table) {
-  rope::unrotate<rope::half_split>(x, out, table);
+  rope::unrotate_to<rope::half_split>(x, out, table);
 }

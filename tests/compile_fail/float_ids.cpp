@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: positions are integers
+// EXPECT: error: .*rotate_to: positions are integers
 
 #include <rope/rope.hpp>
 #include <vector>
@@ -11,5 +11,5 @@ using id = int;
 #endif
 
 void test(rope::head_view<float> x, const rope::frequency_table<float>& table, const std::vector<id>& ids) {
-  rope::rotate<rope::half_split>(x, x, table, ids);
+  rope::rotate_to<rope::half_split>(x, x, table, ids);
 }

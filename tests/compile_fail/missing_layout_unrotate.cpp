@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*unrotate: name the pairing
+// EXPECT: error: .*unrotate_to: name the pairing
 
 #include <rope/rope.hpp>
 
 void test(rope::head_view<float> x, const rope::frequency_table<float>& table) {
 #ifdef SHOULD_FAIL
-  rope::unrotate(x, x, table);
+  rope::unrotate_to(x, x, table);
 #else
-  rope::unrotate<rope::interleaved>(x, x, table);
+  rope::unrotate_to<rope::interleaved>(x, x, table);
 #endif
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: x and out have the same channel type
+// EXPECT: error: .*rotate_to: x and out have the same channel type
 
 #include <rope/rope.hpp>
 
@@ -10,5 +10,5 @@ using input = float;
 #endif
 
 void test(rope::head_view<input> x, rope::head_view<float> out, const rope::frequency_table<float>& table) {
-  rope::rotate<rope::half_split>(x, out, table);
+  rope::rotate_to<rope::half_split>(x, out, table);
 }

@@ -63,7 +63,7 @@ TEST_CASE("ggml: ggml_rope_ext", "[coming_from]") {
   SECTION("into another tensor") {
     tensor4 result({2, 10, 3, 128}, 9);
     const auto out = bshd(result);
-    rotate<half_split>(x, out, table, pos);
+    rotate_to<half_split>(x, out, table, pos);
     CHECK(ggml.error(result, halves, 64, f) <= 1);
     CHECK(memory.values == before.values);
   }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "support/attention_reference.hpp"
@@ -55,13 +54,13 @@ TEST_CASE("transformers: apply_rotary_pos_emb", "[coming_from]") {
   frequency_table table(frequencies(64), 8192);
   const auto position = [&](const tensor4& t) { return [&](Index r) { return other::on_axis(t, r, 2); }; };
   SECTION("in order") {
-    rotate<half_split>(std::pair(bhsd(q), bhsd(k)), table);
+    rotate<half_split>(bhsd(q), bhsd(k), table);
     CHECK(x.error(x.q_before, q, position(q)) <= 1);
     CHECK(x.error(x.k_before, k, position(k)) <= 1);
   }
   SECTION("unsqueeze_dim = 2") {
     k = x.k_before = tensor4({2, 4, 2, 64}, 3);  // (batch, tokens, heads, head_dim)
-    rotate<half_split>(std::pair(bshd(q), bshd(k)), table);
+    rotate<half_split>(bshd(q), bshd(k), table);
     CHECK(x.error(x.q_before, q, [&](Index r) { return other::on_axis(q, r, 1); }) <= 1);
     CHECK(x.error(x.k_before, k, [&](Index r) { return other::on_axis(k, r, 1); }) <= 1);
   }

@@ -62,7 +62,7 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
     CHECK(x.error([](Index t) { return t; }) <= 1);
   }
   SECTION("both at once") {
-    rotate<interleaved>(std::pair(bhsd(q), bhsd(k)), table);
+    rotate<interleaved>(bhsd(q), bhsd(k), table);
     CHECK(x.error([](Index t) { return t; }) <= 1);
     std::swap(x.q, x.k);
     std::swap(x.before, x.k_before);

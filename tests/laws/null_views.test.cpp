@@ -7,7 +7,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -43,12 +42,12 @@ TEST_CASE("a view without data is refused by every form of rotate") {
   ones x;
   check_refused("rotate", [] { rotate<half_split>(null(), table); });
   check_refused("unrotate", [] { unrotate<interleaved>(null(), table, 2); });
-  check_refused("rotate", [&] { rotate<half_split>(null(), x.view(), table); });
+  check_refused("rotate_to", [&] { rotate_to<half_split>(null(), x.view(), table); });
+  check_refused("rotate_to", [&] { rotate_to<half_split>(x.view(), null(), table, 3); });
   check_refused("rotate", [&] { rotate<half_split>(x.view(), null(), table, 3); });
-  check_refused("rotate", [&] { rotate<half_split>(std::pair(x.view(), null()), table, 3); });
-  check_refused("rotate", [&] { rotate<half_split>(std::pair(null(), x.view()), table, 3); });
+  check_refused("rotate", [&] { rotate<half_split>(null(), x.view(), table, 3); });
   check_refused("rotate_gradient", [] { rotate_gradient<half_split>(null(), table); });
-  check_refused("rotate_gradient", [&] { rotate_gradient<half_split>(x.view(), null(), table); });
+  check_refused("rotate_gradient_to", [&] { rotate_gradient_to<half_split>(x.view(), null(), table); });
   check_refused("angle_gradient", [&] { angle_gradient<half_split>(x.view(), null(), table); });
   check_refused("angle_gradient", [&] { angle_gradient<half_split>(null(), x.view(), table); });
   check_refused("rotate_heads", [] { rotate_heads<half_split>(null(), std::vector(2, table)); });
@@ -105,7 +104,7 @@ TEST_CASE("a view of nothing needs no data") {
   kv_cache<float> cache(2, 8, 2, 4);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
   CHECK_NOTHROW(rotate<half_split>(nothing(), table));
-  CHECK_NOTHROW(rotate<half_split>(nothing(), nothing(), table));
+  CHECK_NOTHROW(rotate_to<half_split>(nothing(), nothing(), table));
   CHECK_NOTHROW(cache.append<half_split>(nothing(), nothing(), table));
   CHECK_NOTHROW(ring.append(nothing(), nothing()));
   CHECK_NOTHROW(attention(nothing(), nothing(), nothing(), nothing()));

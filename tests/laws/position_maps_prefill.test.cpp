@@ -44,10 +44,10 @@ struct fixture {
     std::vector<double> rotated_k(static_cast<std::size_t>((end - begin) * kv_heads * head_dim));
     const auto queries = thd(rotated_q.data(), count, heads, head_dim);
     const auto keys = thd(rotated_k.data(), end - begin, kv_heads, head_dim);
-    rotate<interleaved>(thd(q.data(), tokens, heads, head_dim).token_range(first, count), queries, table,
-                        mapped_positions(first, count, query));
-    rotate<interleaved>(thd(k.data(), tokens, kv_heads, head_dim).token_range(begin, end - begin), keys,
-                        table, mapped_positions(begin, end - begin, key));
+    rotate_to<interleaved>(thd(q.data(), tokens, heads, head_dim).token_range(first, count), queries, table,
+                           mapped_positions(first, count, query));
+    rotate_to<interleaved>(thd(k.data(), tokens, kv_heads, head_dim).token_range(begin, end - begin), keys,
+                           table, mapped_positions(begin, end - begin, key));
     options.log_sum_exp = {to.log_sum_exp.data() + first * heads, static_cast<std::size_t>(count * heads)};
     attention(queries, keys, thd(v.data(), tokens, kv_heads, head_dim).token_range(begin, end - begin),
               thd(to.out.data(), tokens, heads, head_dim).token_range(first, count), options);

@@ -77,7 +77,7 @@ TEMPLATE_LIST_TEST_CASE("a rotated channel is within its bound of exact arithmet
           testing::random_channels<T>(5 * 3 * head_dim, seed + static_cast<std::uint32_t>(head_dim));
       std::vector<T> y(x.size());
       const auto in = rope::thd(x.data(), 5, 3, head_dim);
-      rope::rotate<Layout>(in, rope::thd(y.data(), 5, 3, head_dim), table, -2);
+      rope::rotate_to<Layout>(in, rope::thd(y.data(), 5, 3, head_dim), table, -2);
       CAPTURE(name_of<Layout>, head_dim);
       CHECK(testing::worst_error<Layout, S>(in, rope::thd(std::as_const(y).data(), 5, 3, head_dim),
                                             frequencies, [](Index, Index t) { return t - 2; }) <= 1);
@@ -177,7 +177,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", ""
     const std::vector<T> x = testing::random_channels<T>(90, seed);
     for (const std::int64_t position : {0, 1, 17, 99}) {
       std::vector<T> y = rotated<Layout>(x, table, position), z(x.size());
-      rope::unrotate<Layout>(rope::thd(y.data(), 1, 1, 90), rope::thd(z.data(), 1, 1, 90), table, position);
+      rope::unrotate_to<Layout>(rope::thd(y.data(), 1, 1, 90), rope::thd(z.data(), 1, 1, 90), table,
+                                position);
       CAPTURE(name_of<Layout>, position);
       CHECK(worst_difference<Layout>(z, x, bound) <= 1);
     }

@@ -105,7 +105,7 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every
         memory = before;
         const copy_of<T> twin = rotated_by_twin<Layout>(x, table, 1);
         CAPTURE(name_of<Layout>, tokens, head_dim, x.token_stride);
-        rope::rotate<Layout>(head_view<const T>(x), out, table, 1);
+        rope::rotate_to<Layout>(head_view<const T>(x), out, table, 1);
         CHECK(same_heads(out, twin.view));
         rope::rotate<Layout>(x, table, 1);
         CHECK(same_heads(x, twin.view));
@@ -161,12 +161,12 @@ TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of pla
         const copy_of<T> expected = rotated_by_twin<Layout>(x, table, 9);
         CAPTURE(name_of<Layout>, from[2], to[2]);
 
-        rope::rotate<Layout>(head_view<const T>(x), y, table, 9);
+        rope::rotate_to<Layout>(head_view<const T>(x), y, table, 9);
         CHECK(same_heads(y, expected.view));
         CHECK(in.untouched());
         CHECK(out.untouched_outside(y));
 
-        rope::rotate<Layout>(x, x, table, 9);
+        rope::rotate_to<Layout>(x, x, table, 9);
         CHECK(same_heads(x, expected.view));
         CHECK(in.untouched_outside(x));
       }
@@ -208,8 +208,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate out of place gives the bits of unrotate in pla
     const rope::frequency_table<S> table(rope::frequencies::custom(rope::frequencies(50).inv_freq(), 1.2),
                                          20);
     std::vector<T> x = testing::random_channels<T>(4 * 2 * 60, seed), y(x.size());
-    rope::unrotate<Layout>(rope::thd(std::as_const(x).data(), 4, 2, 60), rope::thd(y.data(), 4, 2, 60), table,
-                           8);
+    rope::unrotate_to<Layout>(rope::thd(std::as_const(x).data(), 4, 2, 60), rope::thd(y.data(), 4, 2, 60),
+                              table, 8);
     rope::unrotate<Layout>(rope::thd(x.data(), 4, 2, 60), table, 8);
     CAPTURE(name_of<Layout>);
     CHECK(same_bits(x, y));
@@ -255,10 +255,10 @@ TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "", testin
       const copy_of<T> expected_q = rotated_by_twin<Layout>(q, table, 50),
                        expected_k = rotated_by_twin<Layout>(k, table, 50);
       CAPTURE(name_of<Layout>, tokens);
-      rope::rotate<Layout>(std::pair(q, k), table, 50);
+      rope::rotate<Layout>(q, k, table, 50);
       CHECK(same_heads(q, expected_q.view));
       CHECK(same_heads(k, expected_k.view));
-      rope::unrotate<Layout>(std::pair(q, k), table, 50);
+      rope::unrotate<Layout>(q, k, table, 50);
       rope::unrotate<scalar_twin<Layout>>(expected_q.view, table, 50);
       rope::unrotate<scalar_twin<Layout>>(expected_k.view, table, 50);
       CHECK(same_heads(q, expected_q.view));

@@ -2,7 +2,6 @@
 #include <rope/rotate.hpp>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -25,12 +24,12 @@ bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& tab
   using rope::half_split, rope::interleaved;
   return throws_saying<Exception>([&] { rope::rotate<half_split>(x, table, 1); },
                                   "rope::rotate: ", parts...) &&
-         throws_saying<Exception>([&] { rope::rotate<interleaved>(head_view<const T>(x), y, table, 1); },
-                                  "rope::rotate: ", parts...) &&
+         throws_saying<Exception>([&] { rope::rotate_to<interleaved>(head_view<const T>(x), y, table, 1); },
+                                  "rope::rotate_to: ", parts...) &&
          throws_saying<Exception>([&] { rope::unrotate<interleaved>(x, table, 1); },
                                   "rope::unrotate: ", parts...) &&
-         throws_saying<Exception>([&] { rope::unrotate<half_split>(x, y, table, 1); },
-                                  "rope::unrotate: ", parts...);
+         throws_saying<Exception>([&] { rope::unrotate_to<half_split>(x, y, table, 1); },
+                                  "rope::unrotate_to: ", parts...);
 }
 
 }  // namespace
@@ -68,10 +67,10 @@ TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "", testing::na
                                                              {0, 3, 4, 6, "[0, 3, 4, 6]"}}) {
     const auto y = rope::bshd(b.data(), batch, tokens, heads, head_dim);
     const std::string got = std::string("out must have the shape of x, [2, 3, 4, 6], got ") + text;
-    CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(x, y, table); },
-                                               "rope::rotate: ", got));
-    CHECK(throws_saying<std::invalid_argument>([&] { rope::unrotate<rope::interleaved>(x, y, table); },
-                                               "rope::unrotate: ", got));
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate_to<rope::half_split>(x, y, table); },
+                                               "rope::rotate_to: ", got));
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::unrotate_to<rope::interleaved>(x, y, table); },
+                                               "rope::unrotate_to: ", got));
   }
   CHECK(a.untouched());
   CHECK(b.untouched());
@@ -98,25 +97,23 @@ TEST_CASE("a view with a negative extent is refused") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("a pair is refused as a whole if one of its views or their match is wrong") {
+TEST_CASE("queries and keys are refused together if one of them or their match is wrong") {
   const rope::frequency_table<float> table(rope::frequencies(8), 10);
   guarded_memory<float> a(400), b(400);
   const auto q = rope::bshd(a.data(), 2, 3, 4, 8);
-  const auto pair_refused = [&](const head_view<float>& first, const head_view<float>& second,
+  const auto both_refused = [&](const head_view<float>& first, const head_view<float>& second,
                                 const char* text) {
-    return throws_saying<std::invalid_argument>(
-               [&] { rope::rotate<rope::half_split>(std::pair(first, second), table); },
-               "rope::rotate: ", text) &&
+    return throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(first, second, table); },
+                                                "rope::rotate: ", text) &&
            throws_saying<std::invalid_argument>(
-               [&] { rope::unrotate<rope::interleaved>(std::pair(first, second), table); },
-               "rope::unrotate: ", text);
+               [&] { rope::unrotate<rope::interleaved>(first, second, table); }, "rope::unrotate: ", text);
   };
   const char* mismatch = "q and k must have the same batch and tokens, got [2, 3] and [";
-  CHECK(pair_refused(q, rope::bshd(b.data(), 2, 4, 2, 8), mismatch));
-  CHECK(pair_refused(q, rope::bshd(b.data(), 1, 3, 2, 8), mismatch));
-  CHECK(pair_refused(q, rope::bshd(b.data(), 3, 2, 2, 8), mismatch));
-  CHECK(pair_refused(q, rope::bshd(b.data(), 2, 3, 2, 6), "got 8 of 6"));
-  CHECK(pair_refused(rope::bshd(b.data(), 2, 3, 2, 7), q, "got 8 of 7"));
+  CHECK(both_refused(q, rope::bshd(b.data(), 2, 4, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 1, 3, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 3, 2, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 2, 3, 2, 6), "got 8 of 6"));
+  CHECK(both_refused(rope::bshd(b.data(), 2, 3, 2, 7), q, "got 8 of 7"));
   CHECK(a.untouched());
   CHECK(b.untouched());
 }

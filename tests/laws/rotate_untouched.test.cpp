@@ -54,13 +54,13 @@ TEMPLATE_LIST_TEST_CASE("position 0 changes no bit, in place and out of place", 
       rope::rotate<Layout>(view, coordinates, 1);
       rope::rotate<Layout>(view, coordinates, 2);
       rope::unrotate<Layout>(view, from_0);
-      rope::unrotate<Layout>(view, view, around_0, 0);
+      rope::unrotate_to<Layout>(view, view, around_0, 0);
       CHECK(same_bits(x, before));
 
-      rope::rotate<Layout>(view, out, from_0);
+      rope::rotate_to<Layout>(view, out, from_0);
       CHECK(same_bits(y, before));
       y.assign(y.size(), T(5));
-      rope::unrotate<Layout>(view, out, coordinates, 1);
+      rope::unrotate_to<Layout>(view, out, coordinates, 1);
       CHECK(same_bits(y, before));
     }
   });
@@ -115,8 +115,8 @@ TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits
 
       guarded_memory<T> copy(static_cast<Index>(memory.now.size()));
       const auto out = rope::thd(copy.data() + 5, 3, 2, head_dim);
-      rope::rotate<Layout>(heads.channels(first, head_dim - first), out.channels(first, head_dim - first),
-                           table, 4);
+      rope::rotate_to<Layout>(heads.channels(first, head_dim - first), out.channels(first, head_dim - first),
+                              table, 4);
       CHECK(memory.untouched());
       CHECK(copy.untouched_outside(out.channels(first, head_dim - first)));
       const Index rest = head_dim - first - rotary_dim;
@@ -211,8 +211,8 @@ TEMPLATE_LIST_TEST_CASE("every channel of an output full of NaN is written", "",
         const std::vector<T> x = testing::random_channels<T>(3 * 2 * (head_dim + rest), seed);
         std::vector<T> y(x.size());
         testing::fill_with_nan(y);
-        rope::rotate<Layout>(rope::thd(x.data(), 3, 2, head_dim + rest),
-                             rope::thd(y.data(), 3, 2, head_dim + rest), table);
+        rope::rotate_to<Layout>(rope::thd(x.data(), 3, 2, head_dim + rest),
+                                rope::thd(y.data(), 3, 2, head_dim + rest), table);
         bool all = true;
         for (const T value : y) all = all && value == value;
         CAPTURE(name_of<Layout>, head_dim, rest);
@@ -235,14 +235,14 @@ TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows is left alone", ""
         T* to = data ? other.data() : nullptr;
         rope::rotate<Layout>(rope::bshd(data, batch, tokens, heads, 4), table);
         rope::rotate<Layout>(rope::bhsd(data, batch, heads, tokens, 4), empty, 100);
-        rope::unrotate<Layout>(rope::sbhd(data, tokens, batch, heads, 4),
-                               rope::sbhd(to, tokens, batch, heads, 4), table);
+        rope::unrotate_to<Layout>(rope::sbhd(data, tokens, batch, heads, 4),
+                                  rope::sbhd(to, tokens, batch, heads, 4), table);
         rope::rotate<Layout>(rope::bshd(data, batch, tokens, heads, 4), table,
                              std::vector<int>(static_cast<std::size_t>(batch * tokens)));
       }
     const rope::frequency_table<S> two(rope::frequencies(4), 2);
     rope::rotate<Layout>(rope::bshd(memory.data(), 3, 2, 0, 4), two);
-    rope::rotate<Layout>(rope::bhsd(memory.data(), 3, 0, 2, 4), rope::bshd(other.data(), 3, 2, 0, 4), two);
+    rope::rotate_to<Layout>(rope::bhsd(memory.data(), 3, 0, 2, 4), rope::bshd(other.data(), 3, 2, 0, 4), two);
     CHECK(memory.untouched());
     CHECK(other.untouched());
   });

@@ -140,8 +140,8 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
                                     [&](Index b, Index s, Index h, Index d) -> T& { return out(d, s, h, b); },
                                     [&](const auto& table) {
                                       before.assign(in.data(), in.data() + in.size());
-                                      rope::rotate<Layout>(rope::bshd(std::as_const(in)), rope::bhsd(out),
-                                                           table, start);
+                                      rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::bhsd(out),
+                                                              table, start);
                                     }));
     CHECK(testing::same_bits(in.data(), before.data(), in.size()));
   });
@@ -170,8 +170,8 @@ TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their 
         [&](const auto& table) {
           const Eigen::Ref<const matrix, 0, Eigen::OuterStride<>> read_only =
               packed.block(1, H * D, S, H * D);
-          rope::rotate<Layout>(rope::thd(read_only, H), rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H),
-                               table, start);
+          rope::rotate_to<Layout>(rope::thd(read_only, H),
+                                  rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H), table, start);
         },
         1));
   });

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "allocations.hpp"
@@ -33,10 +32,10 @@ long allocations_of(rope::head_view<T> x, rope::head_view<T> out, const rope::fr
   return allocations_in([&] {
     rope::rotate<Layout>(x, table, positions);
     rope::unrotate<Layout>(x, table, positions);
-    rope::rotate<Layout>(in, out, table, positions);
-    rope::unrotate<Layout>(in, out, table, positions);
-    rope::rotate<Layout>(std::pair(x, out), table, positions);
-    rope::unrotate<Layout>(std::pair(x, out), table, positions);
+    rope::rotate_to<Layout>(in, out, table, positions);
+    rope::unrotate_to<Layout>(in, out, table, positions);
+    rope::rotate<Layout>(x, out, table, positions);
+    rope::unrotate<Layout>(x, out, table, positions);
   });
 }
 

@@ -99,17 +99,17 @@ void check_rotation() {
   const rope::frequency_table<float> table(quarter_turns(), 8);
   std::vector<float> x = {1, 2, 9, 1, 2, 9, 1, 2, 9, 1, 2, 9}, y(12);
   const auto view = rope::bshd(x.data(), 2, 2, 1, 3), out = rope::bshd(y.data(), 2, 2, 1, 3);
-  rope::rotate<rope::interleaved>(view, out, table, 1);
+  rope::rotate_to<rope::interleaved>(view, out, table, 1);
   check(turned(&y[0], 1, 2, 1) && turned(&y[3], 1, 2, 2) && turned(&y[6], 1, 2, 1), "rotation from a start");
   check(y[2] == 9 && y[11] == 9, "channels outside the rotary window are copied");
   const int ids[] = {3, 0, 2, 5}, starts[] = {4, 6}, offsets[] = {0, 1, 2};
-  rope::rotate<rope::half_split>(view, out, table, std::span<const int>(ids));
+  rope::rotate_to<rope::half_split>(view, out, table, std::span<const int>(ids));
   check(turned(&y[0], 1, 2, 3) && y[3] == 1 && turned(&y[6], 1, 2, 2) && turned(&y[9], 1, 2, 5),
         "rotation by ids");
-  rope::rotate<rope::half_split>(view, out, table, rope::row_starts<int>{starts});
+  rope::rotate_to<rope::half_split>(view, out, table, rope::row_starts<int>{starts});
   check(turned(&y[3], 1, 2, 5) && turned(&y[9], 1, 2, 7), "rotation by the starts of rows");
-  rope::rotate<rope::half_split>(rope::thd(x.data(), 2, 1, 3), rope::thd(y.data(), 2, 1, 3), table,
-                                 rope::segments<int>{offsets, starts});
+  rope::rotate_to<rope::half_split>(rope::thd(x.data(), 2, 1, 3), rope::thd(y.data(), 2, 1, 3), table,
+                                    rope::segments<int>{offsets, starts});
   check(turned(&y[0], 1, 2, 4) && turned(&y[3], 1, 2, 6), "rotation by segments");
   rope::rotate<rope::interleaved>(view, table, 3);
   check(turned(&x[0], 1, 2, 3), "rotation in place");

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -236,7 +235,7 @@ TEMPLATE_LIST_TEST_CASE("the gradient by the heads turns back and keeps the atte
                    y = rope::bshd(out.data() + 3, batch, tokens, heads, head_dim);
         in.fill(x, seed);
         const auto position_of = [&](Index, Index t) { return -ids[static_cast<std::size_t>(t)]; };
-        rope::rotate_gradient<L>(x, y, table, ids);
+        rope::rotate_gradient_to<L>(x, y, table, ids);
         CHECK(in.untouched());
         CHECK(out.untouched_outside(y));
         CHECK(testing::worst_error<L, S>(head_view<const T>(x), head_view<const T>(y), frequencies,
@@ -254,8 +253,7 @@ TEMPLATE_LIST_TEST_CASE("the gradient by the heads turns back and keeps the atte
           in.now = before;
         };
         again([&] { rope::rotate_gradient<L>(x, table, ids); });
-        again(
-            [&] { rope::rotate_gradient<L>(std::pair(x.head_range(0, 1), x.head_range(1, 2)), table, ids); });
+        again([&] { rope::rotate_gradient<L>(x.head_range(0, 1), x.head_range(1, 2), table, ids); });
         again([&] { rope::rotate_gradient<L>(x, table, ids, testing::own_threads{3}); });
         if (m == 1) again([&] { rope::unrotate<L>(x, table, ids); });
         const auto twin = [&] { rope::rotate_gradient<testing::scalar_twin<L>>(x, table, ids); };
@@ -499,8 +497,8 @@ TEST_CASE("a gradient that does not fit is refused by name, before anything is w
     CHECK(throws_saying<E>([&] { rope::table_gradient<interleaved>(heads, gradient, table); },
                            "rope::table_gradient: ", text));
     CHECK(throws_saying<E>(
-        [&] { rope::rotate_gradient<half_split>(gradient, rope::bshd(b.data(), 1, 2, 3, 8), table); },
-        "rope::rotate_gradient: "));
+        [&] { rope::rotate_gradient_to<half_split>(gradient, rope::bshd(b.data(), 1, 2, 3, 8), table); },
+        "rope::rotate_gradient_to: "));
   };
   all_refuse(x, rope::bshd(b.data(), 1, 3, 2, 8),
              "d_x must have the shape of x, [1, 2, 3, 8], got [1, 3, 2, 8]", std::invalid_argument(""));
@@ -513,7 +511,7 @@ TEST_CASE("a gradient that does not fit is refused by name, before anything is w
   CHECK(throws_saying<std::invalid_argument>([&] { rope::inv_freq_gradient<half_split>(x, x, table, ids); },
                                              "rope::inv_freq_gradient: ids must be [tokens] = 2", "got 3"));
   CHECK(throws_saying<std::invalid_argument>(
-      [&] { rope::rotate_gradient<half_split>(std::pair(x, rope::bshd(b.data(), 1, 3, 2, 8)), table); },
+      [&] { rope::rotate_gradient<half_split>(x, rope::bshd(b.data(), 1, 3, 2, 8), table); },
       "rope::rotate_gradient: "));
   CHECK(a.untouched());
   CHECK(b.untouched());

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #define EIGEN_USE_THREADS
@@ -94,7 +93,7 @@ TEST_CASE("a rotation on several threads has the bits of one thread") {
     CHECK(same_bits(alone, on_eigen));
 
     auto in = x;
-    rope::rotate<half_split>(view(in), view(out), table, 5, counting_threads{2, runs});
+    rope::rotate_to<half_split>(view(in), view(out), table, 5, counting_threads{2, runs});
     CHECK(same_bits(alone, out));
 
     rope::unrotate<half_split>(view(alone), table, 5);
@@ -126,7 +125,7 @@ TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two call
   }();
   rope::rotate<TestType>(queries(q_alone), table, ids);
   rope::rotate<TestType>(keys(k_alone), table, ids);
-  rope::rotate<TestType>(std::pair(queries(q_pair), keys(k_pair)), table, ids);
+  rope::rotate<TestType>(queries(q_pair), keys(k_pair), table, ids);
   CHECK(same_bits(q_alone, q_pair));
   CHECK(same_bits(k_alone, k_pair));
   CHECK_FALSE(same_bits(q, q_pair));
@@ -134,7 +133,7 @@ TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two call
   std::atomic<int> runs{0};
   rope::unrotate<TestType>(queries(q_alone), table, ids);
   rope::unrotate<TestType>(keys(k_alone), table, ids);
-  rope::unrotate<TestType>(std::pair(queries(q_pair), keys(k_pair)), table, ids, counting_threads{2, runs});
+  rope::unrotate<TestType>(queries(q_pair), keys(k_pair), table, ids, counting_threads{2, runs});
   CHECK(runs == 1);
   CHECK(same_bits(q_alone, q_pair));
   CHECK(same_bits(k_alone, k_pair));
@@ -144,14 +143,12 @@ TEST_CASE("a pair of different tokens is refused and left as it was") {
   const rope::frequency_table<float> table(rope::frequencies(64), 10);
   const auto q = numbers(4 * 64), k = numbers(5 * 64);
   auto q_after = q, k_after = k;
-  CHECK_THROWS_AS(
-      rope::rotate<half_split>(
-          std::pair(rope::thd(q_after.data(), 4, 1, 64), rope::thd(k_after.data(), 5, 1, 64)), table, 1),
-      std::invalid_argument);
-  CHECK_THROWS_AS(
-      rope::rotate<half_split>(
-          std::pair(rope::thd(q_after.data(), 4, 1, 64), rope::thd(k_after.data(), 4, 1, 64)), table, 7),
-      std::out_of_range);
+  CHECK_THROWS_AS(rope::rotate<half_split>(rope::thd(q_after.data(), 4, 1, 64),
+                                           rope::thd(k_after.data(), 5, 1, 64), table, 1),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(rope::rotate<half_split>(rope::thd(q_after.data(), 4, 1, 64),
+                                           rope::thd(k_after.data(), 4, 1, 64), table, 7),
+                  std::out_of_range);
   CHECK(same_bits(q, q_after));
   CHECK(same_bits(k, k_after));
 }

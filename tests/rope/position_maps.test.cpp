@@ -189,9 +189,9 @@ TEST_CASE("decoding under a rule attends at its distances", "[position_maps]") {
       std::vector<double> keys(static_cast<std::size_t>((p + 1) * kv_heads * head_dim)), out(query.size());
       const auto one = thd(query.data(), 1, heads, head_dim);
       rotate<interleaved>(one, table, p);
-      rotate<interleaved>(thd(k.data(), p + 1, kv_heads, head_dim),
-                          thd(keys.data(), p + 1, kv_heads, head_dim), table,
-                          key_positions(rule, p, 0, p + 1));
+      rotate_to<interleaved>(thd(k.data(), p + 1, kv_heads, head_dim),
+                             thd(keys.data(), p + 1, kv_heads, head_dim), table,
+                             key_positions(rule, p, 0, p + 1));
       attention(one, thd(keys.data(), p + 1, kv_heads, head_dim), thd(v.data(), p + 1, kv_heads, head_dim),
                 thd(out.data(), 1, heads, head_dim));
       for (Index h = 0; h < heads; ++h) {

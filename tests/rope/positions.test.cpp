@@ -62,12 +62,12 @@ bool refuses(const P& positions, Index batch, Index tokens, const Parts&... part
   using testing::throws_saying;
   return throws_saying<Exception>([&] { rope::rotate<rope::half_split>(in, table(), positions); },
                                   "rope::rotate: ", parts...) &&
-         throws_saying<Exception>([&] { rope::rotate<rope::half_split>(in, out, table(), positions); },
-                                  "rope::rotate: ", parts...) &&
+         throws_saying<Exception>([&] { rope::rotate_to<rope::half_split>(in, out, table(), positions); },
+                                  "rope::rotate_to: ", parts...) &&
          throws_saying<Exception>([&] { rope::unrotate<rope::interleaved>(in, table(), positions); },
                                   "rope::unrotate: ", parts...) &&
-         throws_saying<Exception>([&] { rope::unrotate<rope::interleaved>(in, out, table(), positions); },
-                                  "rope::unrotate: ", parts...) &&
+         throws_saying<Exception>([&] { rope::unrotate_to<rope::interleaved>(in, out, table(), positions); },
+                                  "rope::unrotate_to: ", parts...) &&
          same_bits(x, before) && same_bits(y, before);
 }
 

@@ -272,9 +272,67 @@ TEST_CASE("a layout that leaves the rotating channels is refused before anything
   const auto view = rope::thd(x.data(), 1, 1, 8);
   CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<past_the_window>(view, table, 7); },
                                              "rope::rotate: the layout", "[0, 6)", "2 and 6 for pair 2"));
-  CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate<before_the_window>(view, view, table, 7); },
-                                             "rope::rotate: the layout", "[0, 6)", "-1 and 3 for pair 0"));
+  CHECK(
+      throws_saying<std::invalid_argument>([&] { rope::rotate_to<before_the_window>(view, view, table, 7); },
+                                           "rope::rotate_to: the layout", "[0, 6)", "-1 and 3 for pair 0"));
   CHECK(throws_saying<std::invalid_argument>([&] { rope::unrotate<one_channel_twice>(view, table, 7); },
                                              "rope::unrotate: the layout", "[0, 6)", "0 and 0 for pair 0"));
   CHECK(x == x8);
+}
+
+// `rotate(q, k, table)` once was the form out of place, which wrote the rotated queries over the keys.
+TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is written over the other", "",
+                   half_split, interleaved) {
+  const rope::frequency_table<float> table(rope::frequencies(8), 20);
+  const Index batch = 2, tokens = 3;
+  const auto check = [&](const auto& positions, Index batches) {
+    std::vector<float> q = testing::random_channels<float>(batches * tokens * 4 * 8, testing::seed()),
+                       k = testing::random_channels<float>(batches * tokens * 4 * 8, testing::seed() + 1);
+    const std::vector<float> q_before = q, k_before = k;
+    std::vector<float> q_alone = q, k_alone = k;
+    const auto heads = [&](std::vector<float>& x) { return rope::bshd(x.data(), batches, tokens, 4, 8); };
+    rope::rotate<TestType>(heads(q_alone), table, positions);
+    rope::rotate<TestType>(heads(k_alone), table, positions);
+    rope::rotate<TestType>(heads(q), heads(k), table, positions);
+    CHECK(q == q_alone);
+    CHECK(k == k_alone);
+    rope::unrotate<TestType>(heads(q_alone), table, positions);
+    rope::unrotate<TestType>(heads(k_alone), table, positions);
+    rope::unrotate<TestType>(heads(q), heads(k), table, positions, rope::this_thread{});
+    CHECK(q == q_alone);
+    CHECK(k == k_alone);
+    for (std::size_t c = 0; c < k.size(); ++c) {
+      CHECK(std::abs(q[c] - q_before[c]) < 1e-5f);
+      CHECK(std::abs(k[c] - k_before[c]) < 1e-5f);
+    }
+  };
+  const std::vector<int> ids = {7, 0, 19}, starts = {4, 11}, offsets = {0, 1, 3};
+  check(2, batch);
+  check(ids, batch);
+  check(rope::row_starts{starts}, batch);
+  check(rope::segments{offsets}, 1);
+}
+
+TEST_CASE("queries and keys that share channels are refused, or they would turn twice") {
+  const rope::frequency_table<float> table(rope::frequencies(8), 20);
+  testing::guarded_memory<float> memory(2 * 3 * 6 * 8);
+  const auto packed = rope::bshd(memory.data(), 2, 3, 6, 8);
+  const auto refused = [&](const rope::head_view<float>& q, const rope::head_view<float>& k) {
+    return throws_saying<std::invalid_argument>([&] { rope::rotate<half_split>(q, k, table); },
+                                                "rope::rotate: q and k", "must not share channels") &&
+           throws_saying<std::invalid_argument>([&] { rope::unrotate<interleaved>(k, q, table, 3); },
+                                                "rope::unrotate: q and k", "must not share channels");
+  };
+  CHECK(refused(packed, packed));
+  CHECK(refused(packed.head_range(0, 4), packed.head_range(3, 2)));
+  CHECK(refused(packed.head_range(2, 4), packed.head_range(0, 3)));
+  CHECK(refused(rope::thd(memory.data(), 3, 2, 8), rope::thd(memory.data() + 47, 3, 2, 8)));
+  CHECK(memory.untouched());
+  // One after the other in a token, in a head's channels, and in memory; and views of nothing.
+  CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 4), packed.head_range(4, 2), table));
+  const auto wide = rope::bshd(memory.data(), 2, 3, 3, 16);
+  CHECK_NOTHROW(rope::rotate<half_split>(wide.channels(0, 8), wide.channels(8, 8), table));
+  CHECK_NOTHROW(rope::rotate<half_split>(rope::thd(memory.data(), 3, 2, 8),
+                                         rope::thd(memory.data() + 48, 3, 2, 8), table));
+  CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 0), packed.head_range(0, 2), table));
 }

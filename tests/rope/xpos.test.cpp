@@ -232,7 +232,7 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow") {
           const rope::xpos<float>& tables = t < 25 ? small : large;
           cache.template append<half_split>(k.token_range(t, 1), v.token_range(t, 1), tables.keys());
           const auto one = rope::thd(query.data(), 1, 4, dim);
-          rope::rotate<half_split>(q.token_range(t, 1), one, tables.queries(), t);
+          rope::rotate_to<half_split>(q.token_range(t, 1), one, tables.queries(), t);
           rope::attention(one, cache.keys(), cache.values(), out.token_range(t, 1));
         }
         // A table of another center, base, rate or side has other keys.

@@ -7,12 +7,12 @@
 #include <functional>  // std::less
 #include <string>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/table_view.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>
@@ -30,28 +30,6 @@ template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
-template <class X>
-inline constexpr bool is_view_or_pair = is_head_view<X>;
-template <class T>
-inline constexpr bool is_view_or_pair<std::pair<head_view<T>, head_view<T>>> = true;
-
-template <class T>
-void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-}
-
-/// Views of something are of memory; one that only tells a shape is not given to this.
-template <class... T>
-void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  };
-  (check(views), ...);
-}
 
 /// Whether the view covers every element between its first and its last one.
 template <class T>
