@@ -7987,7 +7987,7 @@ class cache_memory {
 #ifndef ROPE_DETAIL_CACHED_OPTIONS_HPP
 #define ROPE_DETAIL_CACHED_OPTIONS_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
 
@@ -8586,7 +8586,7 @@ class ring_cache {
       if (size < 0 || size > seen_[at(b)])
         ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
                                                       seen_[at(b)], "], got ", size));
-      if (!holds_window(b, size))
+      if (!holds(b, size + 1 - policy_.window, size))
         ROPE_THROW(std::out_of_range,
                    detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
                                    " were overwritten and the window of token ", size, " needs them"));
@@ -8595,7 +8595,7 @@ class ring_cache {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
       seen_[at(b)] = size;
-      if (size <= policy_.sinks) oldest_[at(b)] = policy_.sinks;
+      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
 
@@ -8615,10 +8615,10 @@ class ring_cache {
     return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
   }
 
-  /// Whether every key that a query at `position` of row b sees is still held.
+  /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
+  /// yet to come.
   bool holds_window(Index b, std::int64_t position) const {
-    return position <= policy_.sinks ||
-           oldest_[at(b)] <= (std::max)(std::int64_t{policy_.sinks}, position + 1 - policy_.window);
+    return holds(b, position + 1 - policy_.window, position + 1);
   }
 
  private:
@@ -8652,6 +8652,11 @@ class ring_cache {
   template <class K, class V>
   void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
     memory_.check_new("ring_cache::append", k, v, counts);
+  }
+  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  bool holds(Index b, std::int64_t first, std::int64_t last) const {
+    first = (std::max)(first, std::int64_t{policy_.sinks});
+    return first >= last || oldest_[at(b)] <= first;
   }
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
@@ -8782,31 +8787,40 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
   return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
 }
 
-/// Throws:  std::invalid_argument if keys that a query at `position` sees are no longer held
+/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on sees
+/// are no longer held
 template <class C>
 void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
                   std::int64_t /*position*/, Index /*queries*/) {}
 template <class C>
 void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
                   Index queries) {
-  if (!cache.holds_window(b, position))
+  // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+  const std::int64_t oldest = (std::max)(position, std::int64_t{cache.policy().sinks});
+  if (oldest - position < queries && !cache.holds_window(b, oldest))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": keys that the first of ", queries,
-                       " queries sees were overwritten, the cache takes at most chunk = ",
-                       cache.policy().chunk, " queries at a time"));
+               message(function, ": keys that the query at ", oldest, ", one of ", queries,
+                       ", sees were overwritten, the cache takes at most chunk = ", cache.policy().chunk,
+                       " queries at a time"));
 }
 
-/// Throws:  std::invalid_argument if a row holds fewer tokens than there are queries
+/// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
+template <class C>
+std::int64_t seen(const kv_cache<C>& cache, Index b) {
+  return cache.size(b);
+}
+template <class C>
+std::int64_t seen(const ring_cache<C>& cache, Index b) {
+  return cache.next_positions()[static_cast<std::size_t>(b)];
+}
+
+/// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries
 template <class Cache>
-void check_held(const char* function, const Cache& cache, Index b, Index queries) {
-  if (queries <= cache.size(b)) return;
-  if constexpr (is_ring<Cache>)
-    if (queries > cache.policy().chunk)
-      ROPE_THROW(std::invalid_argument, message(function, ": a ring_cache takes at most chunk = ",
-                                                cache.policy().chunk, " queries at a time, got ", queries));
-  ROPE_THROW(std::invalid_argument,
-             message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
-                     queries, " and ", cache.size(b)));
+void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
+  if (queries > seen(cache, b))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
+                       queries, " and ", seen(cache, b)));
 }
 
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
@@ -8947,7 +8961,7 @@ class cached_call {
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
       checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
-      check_held("attention", cache_, b, count);
+      check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
   }

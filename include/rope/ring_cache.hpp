@@ -162,7 +162,7 @@ class ring_cache {
       if (size < 0 || size > seen_[at(b)])
         ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
                                                       seen_[at(b)], "], got ", size));
-      if (!holds_window(b, size))
+      if (!holds(b, size + 1 - policy_.window, size))
         ROPE_THROW(std::out_of_range,
                    detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
                                    " were overwritten and the window of token ", size, " needs them"));
@@ -171,7 +171,7 @@ class ring_cache {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
       seen_[at(b)] = size;
-      if (size <= policy_.sinks) oldest_[at(b)] = policy_.sinks;
+      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
 
@@ -191,10 +191,10 @@ class ring_cache {
     return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
   }
 
-  /// Whether every key that a query at `position` of row b sees is still held.
+  /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
+  /// yet to come.
   bool holds_window(Index b, std::int64_t position) const {
-    return position <= policy_.sinks ||
-           oldest_[at(b)] <= (std::max)(std::int64_t{policy_.sinks}, position + 1 - policy_.window);
+    return holds(b, position + 1 - policy_.window, position + 1);
   }
 
  private:
@@ -228,6 +228,11 @@ class ring_cache {
   template <class K, class V>
   void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
     memory_.check_new("ring_cache::append", k, v, counts);
+  }
+  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  bool holds(Index b, std::int64_t first, std::int64_t last) const {
+    first = (std::max)(first, std::int64_t{policy_.sinks});
+    return first >= last || oldest_[at(b)] <= first;
   }
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 

@@ -243,10 +243,12 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
   ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
   ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
   refused(invalid,
-          "attention: keys that the first of 3 queries sees were overwritten, the cache takes at most "
+          "attention: keys that the query at 4, one of 3, sees were overwritten, the cache takes at most "
           "chunk = 2 queries at a time",
           [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
-  refused(invalid, "attention: a ring_cache takes at most chunk = 2 queries at a time, got 7",
+  refused(invalid,
+          "attention: keys that the query at 1, one of 7, sees were overwritten, the cache takes at most "
+          "chunk = 2 queries at a time",
           [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   refused(invalid,
           "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 0, a window of 0 "

@@ -127,7 +127,7 @@ class cached_call {
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
       checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
-      check_held("attention", cache_, b, count);
+      check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
   }

@@ -2,7 +2,7 @@
 #ifndef ROPE_DETAIL_CACHED_OPTIONS_HPP
 #define ROPE_DETAIL_CACHED_OPTIONS_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
 
@@ -88,31 +88,40 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
   return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
 }
 
-/// Throws:  std::invalid_argument if keys that a query at `position` sees are no longer held
+/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on sees
+/// are no longer held
 template <class C>
 void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
                   std::int64_t /*position*/, Index /*queries*/) {}
 template <class C>
 void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
                   Index queries) {
-  if (!cache.holds_window(b, position))
+  // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+  const std::int64_t oldest = (std::max)(position, std::int64_t{cache.policy().sinks});
+  if (oldest - position < queries && !cache.holds_window(b, oldest))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": keys that the first of ", queries,
-                       " queries sees were overwritten, the cache takes at most chunk = ",
-                       cache.policy().chunk, " queries at a time"));
+               message(function, ": keys that the query at ", oldest, ", one of ", queries,
+                       ", sees were overwritten, the cache takes at most chunk = ", cache.policy().chunk,
+                       " queries at a time"));
 }
 
-/// Throws:  std::invalid_argument if a row holds fewer tokens than there are queries
+/// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
+template <class C>
+std::int64_t seen(const kv_cache<C>& cache, Index b) {
+  return cache.size(b);
+}
+template <class C>
+std::int64_t seen(const ring_cache<C>& cache, Index b) {
+  return cache.next_positions()[static_cast<std::size_t>(b)];
+}
+
+/// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries
 template <class Cache>
-void check_held(const char* function, const Cache& cache, Index b, Index queries) {
-  if (queries <= cache.size(b)) return;
-  if constexpr (is_ring<Cache>)
-    if (queries > cache.policy().chunk)
-      ROPE_THROW(std::invalid_argument, message(function, ": a ring_cache takes at most chunk = ",
-                                                cache.policy().chunk, " queries at a time, got ", queries));
-  ROPE_THROW(std::invalid_argument,
-             message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
-                     queries, " and ", cache.size(b)));
+void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
+  if (queries > seen(cache, b))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
+                       queries, " and ", seen(cache, b)));
 }
 
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
