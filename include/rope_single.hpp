@@ -7550,9 +7550,11 @@ enum class ring_positions {
 /// `cache.truncate(5, batch_row{2})`.
 struct batch_row {
   Index index;
+  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
+  bool every = false;
 };
 /// Every row of a batch.
-inline constexpr batch_row every_row = {-1};
+inline constexpr batch_row every_row = {0, true};
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -7687,7 +7689,7 @@ class cache_rows {
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
   /// and rows differ in size
   row_range rows(const char* function, batch_row row) const {
-    if (row.index == every_row.index) {
+    if (row.every) {
       common_size(function);
       return {0, static_cast<Index>(sizes_.size())};
     }
@@ -8071,6 +8073,18 @@ void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
                      table.fingerprint()));
 }
 
+template <class S>
+void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& to) {
+  ROPE_THROW(std::invalid_argument,
+             message(function, ": raw keys have no angles, read them by another table, got table ",
+                     to.fingerprint()));
+}
+inline void refuse_shift_without_table(const char* function, std::int64_t delta) {
+  ROPE_THROW(std::invalid_argument,
+             message(function,
+                     ": rotated keys are turned by a table, give it and the layout, got a delta of ", delta));
+}
+
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
 template <class Layout, class T>
 class key_turn {
@@ -8292,11 +8306,7 @@ class kv_cache {
   /// Accuracy:  that of one more rotation
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
-    if (storage_ == key_storage::raw)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::rebase: raw keys have no angles, read them by another table, got "
-                                 "table ",
-                                 to.fingerprint()));
+    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
     require<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
@@ -8333,12 +8343,7 @@ class kv_cache {
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
   ///          magnitude; std::invalid_argument if the cache stores rotated keys
   void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
-    if (storage_ != key_storage::raw)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("kv_cache::shift: rotated keys are turned by a table, give it and the layout, "
-                          "got a delta of ",
-                          delta));
+    if (storage_ != key_storage::raw) detail::refuse_shift_without_table("kv_cache::shift", delta);
     rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
   }
 
@@ -8378,9 +8383,11 @@ class kv_cache {
     return memory_.values().token_range(0, rows_.common_size("kv_cache::values"));
   }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return detail::row_of(memory_.keys(), b).token_range(0, size(b)); }
+  head_view<const T> keys(Index b) const {
+    return detail::row_of(memory_.keys(), rows_.checked("kv_cache::keys", b)).token_range(0, size(b));
+  }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), b).token_range(0, size(b));
+    return detail::row_of(memory_.values(), rows_.checked("kv_cache::values", b)).token_range(0, size(b));
   }
 
  private:
@@ -8521,8 +8528,9 @@ class ring_cache {
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
   std::span<const std::int64_t> next_positions() const { return seen_; }
 
-  /// The slot of the token at `position` of a sequence.
+  /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
+    check_position("ring_cache::slot", position);
     return static_cast<Index>(position < policy_.sinks ? position
                                                        : policy_.sinks + (position - policy_.sinks) %
                                                                              (capacity() - policy_.sinks));
@@ -8579,9 +8587,8 @@ class ring_cache {
   /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
   ///          is still held
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const bool all = row.index == every_row.index;
-    const Index first = all ? 0 : static_cast<Index>(checked_row(row.index)),
-                last = all ? batch() : first + 1;
+    const Index first = row.every ? 0 : static_cast<Index>(checked_row(row.index)),
+                last = row.every ? batch() : first + 1;
     for (Index b = first; b < last; ++b) {
       if (size < 0 || size > seen_[at(b)])
         ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
@@ -8616,9 +8623,12 @@ class ring_cache {
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
-  /// yet to come.
+  /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    return holds(b, position + 1 - policy_.window, position + 1);
+    checked_row(b);
+    check_position("ring_cache::holds_window", position);
+    const std::int64_t end = detail::advance(position, 1);
+    return holds(b, end - policy_.window, end);
   }
 
  private:
@@ -8643,6 +8653,11 @@ class ring_cache {
       ROPE_THROW(std::out_of_range,
                  detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
     return at(b);
+  }
+  static void check_position(const char* function, std::int64_t position) {
+    if (position < 0)
+      ROPE_THROW(std::out_of_range,
+                 detail::message(function, ": a position in a sequence must not be negative, got ", position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)

@@ -34,9 +34,11 @@ enum class ring_positions {
 /// `cache.truncate(5, batch_row{2})`.
 struct batch_row {
   Index index;
+  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
+  bool every = false;
 };
 /// Every row of a batch.
-inline constexpr batch_row every_row = {-1};
+inline constexpr batch_row every_row = {0, true};
 
 }  // namespace ROPE_ABI
 }  // namespace rope

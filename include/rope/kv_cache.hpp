@@ -158,11 +158,7 @@ class kv_cache {
   /// Accuracy:  that of one more rotation
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
-    if (storage_ == key_storage::raw)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("kv_cache::rebase: raw keys have no angles, read them by another table, got "
-                                 "table ",
-                                 to.fingerprint()));
+    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
     require<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
@@ -199,12 +195,7 @@ class kv_cache {
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
   ///          magnitude; std::invalid_argument if the cache stores rotated keys
   void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
-    if (storage_ != key_storage::raw)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("kv_cache::shift: rotated keys are turned by a table, give it and the layout, "
-                          "got a delta of ",
-                          delta));
+    if (storage_ != key_storage::raw) detail::refuse_shift_without_table("kv_cache::shift", delta);
     rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
   }
 
@@ -244,9 +235,11 @@ class kv_cache {
     return memory_.values().token_range(0, rows_.common_size("kv_cache::values"));
   }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return detail::row_of(memory_.keys(), b).token_range(0, size(b)); }
+  head_view<const T> keys(Index b) const {
+    return detail::row_of(memory_.keys(), rows_.checked("kv_cache::keys", b)).token_range(0, size(b));
+  }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), b).token_range(0, size(b));
+    return detail::row_of(memory_.values(), rows_.checked("kv_cache::values", b)).token_range(0, size(b));
   }
 
  private:

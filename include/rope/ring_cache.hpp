@@ -97,8 +97,9 @@ class ring_cache {
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
   std::span<const std::int64_t> next_positions() const { return seen_; }
 
-  /// The slot of the token at `position` of a sequence.
+  /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
+    check_position("ring_cache::slot", position);
     return static_cast<Index>(position < policy_.sinks ? position
                                                        : policy_.sinks + (position - policy_.sinks) %
                                                                              (capacity() - policy_.sinks));
@@ -155,9 +156,8 @@ class ring_cache {
   /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
   ///          is still held
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const bool all = row.index == every_row.index;
-    const Index first = all ? 0 : static_cast<Index>(checked_row(row.index)),
-                last = all ? batch() : first + 1;
+    const Index first = row.every ? 0 : static_cast<Index>(checked_row(row.index)),
+                last = row.every ? batch() : first + 1;
     for (Index b = first; b < last; ++b) {
       if (size < 0 || size > seen_[at(b)])
         ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
@@ -192,9 +192,12 @@ class ring_cache {
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
-  /// yet to come.
+  /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    return holds(b, position + 1 - policy_.window, position + 1);
+    checked_row(b);
+    check_position("ring_cache::holds_window", position);
+    const std::int64_t end = detail::advance(position, 1);
+    return holds(b, end - policy_.window, end);
   }
 
  private:
@@ -219,6 +222,11 @@ class ring_cache {
       ROPE_THROW(std::out_of_range,
                  detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
     return at(b);
+  }
+  static void check_position(const char* function, std::int64_t position) {
+    if (position < 0)
+      ROPE_THROW(std::out_of_range,
+                 detail::message(function, ": a position in a sequence must not be negative, got ", position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include <rope/cache_policy.hpp>
 
+#include <cstdint>
+#include <limits>
 #include <rope/kv_cache.hpp>
 #include <rope/ring_cache.hpp>
 #include <rope/rotate.hpp>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 #include "support/heads.hpp"
 
 using namespace rope;
@@ -44,4 +49,54 @@ TEST_CASE("one row changes alone, every row together") {
   cache.truncate(2, batch_row{1});
   CHECK(cache.size(0) == 4);
   CHECK(cache.size(1) == 2);
+}
+
+TEST_CASE("a row that is not there is never every row") {
+  const std::vector<float> memory(2 * 5 * 4);
+  const auto k = bshd(memory.data(), 2, 5, 1, 4);
+  kv_cache<float> cache(2, 5, 1, 4, 0, key_storage::raw), rotated(2, 5, 1, 4);
+  ring_cache<float> ring(2, {.window = 5}, 1, 4);
+  const frequency_table<> table(frequencies(4), 100);
+  cache.append(k, k);
+  rotated.append<half_split>(k, k, table);
+  ring.append(k, k);
+  using limits = std::numeric_limits<Index>;
+  for (const Index wrong : {Index{-1}, Index{-2}, Index{2}, (limits::min)(), (limits::max)()}) {
+    CAPTURE(wrong);
+    const auto refused = [&](const auto& call) {
+      CHECK(testing::throws_saying<std::out_of_range>(call, "row must be in [0, 2), got ",
+                                                      std::to_string(wrong)));
+    };
+    const batch_row row = {wrong};
+    refused([&] { cache.truncate(1, row); });
+    refused([&] { cache.truncate(1, batch_row{wrong}); });
+    refused([&] { cache.remove(0, 1, row); });
+    refused([&] { cache.shift(0, 1, 3, row); });
+    refused([&] { rotated.shift<half_split>(0, 1, 3, table, row); });
+    refused([&] { ring.truncate(4, row); });
+    refused([&] { (void)cache.size(wrong); });
+    refused([&] { (void)cache.positions(wrong); });
+    refused([&] { (void)cache.keys(wrong); });
+    refused([&] { (void)cache.values(wrong); });
+    refused([&] { (void)ring.size(wrong); });
+    refused([&] { (void)ring.positions(wrong); });
+    refused([&] { (void)ring.keys(wrong); });
+    refused([&] { (void)ring.values(wrong); });
+    refused([&] { (void)ring.holds_window(wrong, 0); });
+  }
+  for (const Index b : {0, 1}) {
+    CHECK(cache.size(b) == 5);
+    CHECK(ring.size(b) == 5);
+    CHECK(cache.positions(b)[0] == 0);
+    CHECK(rotated.positions(b)[0] == 0);
+  }
+  for (const std::int64_t wrong : {std::int64_t{-1}, (std::numeric_limits<std::int64_t>::min)()}) {
+    const auto refused = [&](const auto& call) {
+      CHECK(testing::throws_saying<std::out_of_range>(
+          call, "position in a sequence must not be negative, got ", std::to_string(wrong)));
+    };
+    refused([&] { (void)ring.holds_window(0, wrong); });
+    refused([&] { (void)ring.slot(wrong); });
+  }
+  CHECK(ring.holds_window(0, (std::numeric_limits<std::int64_t>::max)()));
 }

@@ -416,8 +416,8 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
   refused(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
   refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
   refused(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
-  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
-  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
+  refused(range, "keys: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
+  refused(range, "values: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
   const std::int64_t limit = std::int64_t{1} << 53;
   for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
                                    (std::numeric_limits<std::int64_t>::min)()})

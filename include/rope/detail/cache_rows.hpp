@@ -105,7 +105,7 @@ class cache_rows {
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
   /// and rows differ in size
   row_range rows(const char* function, batch_row row) const {
-    if (row.index == every_row.index) {
+    if (row.every) {
       common_size(function);
       return {0, static_cast<Index>(sizes_.size())};
     }
