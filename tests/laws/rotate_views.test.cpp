@@ -147,6 +147,35 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
   });
 }
 
+TEST_CASE("the heads of one token are the same view in every order of axes") {
+  using namespace rope;
+  // The stride of an extent of 1 is never taken, so two views of one memory may differ in it.
+  const std::vector<float> before = testing::random_channels<float>(2 * 3 * 8, 5);
+  const frequency_table<> table(frequencies(8), 10);
+  const std::vector<std::int64_t> ids = {3, 7};
+  std::vector<float> expected = before;
+  rotate<half_split>(bshd(expected.data(), 2, 1, 3, 8), table, ids);
+  std::vector<float> memory = before;
+  head_view<float> odd = bhsd(memory.data(), 2, 3, 1, 8);
+  odd.token_stride = -12345;
+  for (const head_view<const float>& x :
+       {head_view<const float>(bshd(memory.data(), 2, 1, 3, 8)), head_view<const float>(odd)})
+    for (const head_view<float>& out : {bshd(memory.data(), 2, 1, 3, 8), bhsd(memory.data(), 2, 3, 1, 8)}) {
+      CHECK(detail::same_or_disjoint(x, out));
+      memory = before;
+      rotate<half_split>(x, out, table, ids);
+      CHECK(testing::same_bits(memory, expected));
+    }
+  const head_view<const float> one_head = {memory.data(), 2, 3, 1, 8, 24, 8, 999};
+  CHECK(detail::same_or_disjoint(one_head, bshd(memory.data(), 2, 3, 1, 8)));
+  const head_view<const float> one_row = {memory.data(), 1, 2, 3, 8, -1, 24, 8};
+  CHECK(detail::same_or_disjoint(one_row, bshd(memory.data(), 1, 2, 3, 8)));
+  // Views of one memory in another order, or shifted, do share elements.
+  CHECK_FALSE(detail::same_or_disjoint(head_view<const float>(bshd(memory.data(), 1, 2, 3, 8)),
+                                       bhsd(memory.data(), 1, 3, 2, 8)));
+  CHECK_FALSE(detail::same_or_disjoint(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
+}
+
 TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;

@@ -34,18 +34,25 @@ inline constexpr bool is_head_view<head_view<T>> = true;
 /// Whether the view covers every element between its first and its last one.
 template <class T>
 bool is_dense(const head_view<T>& x) {
-  const Index last = (x.batch - 1) * x.batch_stride + (x.tokens - 1) * x.token_stride +
-                     (x.heads - 1) * x.head_stride + x.head_dim - 1;
-  return x.batch_stride >= 0 && x.token_stride >= 0 && x.head_stride >= 0 && last + 1 == x.size();
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
 }
 
-/// False where `x` and `out` are seen to share elements without being the same view.
+/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
+/// of 1 is never taken, so it may be anything.
 template <class T>
 bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
   if (x.size() == 0) return true;
   if (x.data == out.data)
-    return x.batch_stride == out.batch_stride && x.token_stride == out.token_stride &&
-           x.head_stride == out.head_stride;
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
   if (!is_dense(x) || !is_dense(out)) return true;
   const std::less<const T*> before;
   return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
