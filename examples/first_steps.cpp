@@ -1,24 +1,33 @@
 #include <rope/rope.hpp>
 
 #include <cstdio>
+#include <random>
 #include <vector>
 
-// Rotary attention of a Llama 3 decoder layer (Hugging Face weights: half_split) over a prompt of 16 tokens.
+// Rotary attention with the heads of Llama 3 8B (Hugging Face weights: half_split), over a prompt of 16 tokens.
 int main() {
   const int batch = 1, tokens = 16, heads = 32, kv_heads = 8, head_dim = 128;
-  std::vector<float> q(batch * tokens * heads * head_dim, 0.5f), out(q.size());
-  std::vector<float> k(batch * tokens * kv_heads * head_dim, 0.25f), v(k.size(), 1.0f);
+  std::vector<float> q(batch * tokens * heads * head_dim), out(q.size());
+  std::vector<float> k(batch * tokens * kv_heads * head_dim), v(k.size());
+  std::mt19937 random(1);
+  for (auto* x : {&q, &k, &v})
+    for (float& channel : *x) channel = 2 * static_cast<float>(random()) / 4294967296.0f - 1;
 
   const rope::frequency_table table(rope::frequencies(head_dim, 500000.0), 8192);  // once per model
 
   const auto queries = rope::bshd(q.data(), batch, tokens, heads, head_dim);
   const auto keys = rope::bshd(k.data(), batch, tokens, kv_heads, head_dim);
   const auto values = rope::bshd(v.data(), batch, tokens, kv_heads, head_dim);
+  const auto outputs = rope::bshd(out.data(), batch, tokens, heads, head_dim);
+  const auto attend = [&](const char* positions) {
+    rope::attention(queries, keys, values, outputs);
+    std::printf("%-23s first channel of the last token: %.5f\n", positions, double(*outputs.at(0, 15, 0)));
+  };
 
-  rope::rotate<rope::half_split>(queries, table);  // in place; token t is at position t
-  rope::rotate<rope::half_split>(keys, table);
-  rope::attention(queries, keys, values, rope::bshd(out.data(), batch, tokens, heads, head_dim));
-
-  std::printf("first channel of the last token: %.6f\n",
-              static_cast<double>(out[out.size() - heads * head_dim]));
+  attend("no positions:");
+  rope::rotate<rope::half_split>(queries, keys, table);  // in place; token t is at position t
+  attend("positions 0 to 15:");
+  rope::unrotate<rope::half_split>(queries, keys, table);
+  rope::rotate<rope::half_split>(queries, keys, table, 5000);  // only distances matter, so the same again
+  attend("positions 5000 to 5015:");
 }
