@@ -3,11 +3,11 @@
 #define ROPE_VIEW_HPP
 
 #include <concepts>
-#include <cstddef>
 #include <type_traits>
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/tensor_shape.hpp>
 
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
@@ -88,24 +88,6 @@ struct head_view {
 
 namespace detail {
 
-/// What Eigen::Tensor and TensorMap of rank N show of themselves, without including them.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike.
-template <class X>
-Index extent(const X& x, int axis) {
-  constexpr int rank = int(X::NumIndices);
-  return x.dimension(
-      static_cast<std::size_t>(int(X::Layout) == int(Eigen::RowMajor) ? axis : rank - 1 - axis));
-}
-
 inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)
     ROPE_THROW(std::invalid_argument,
@@ -148,24 +130,24 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
 template <class X>
 requires detail::tensor<X, 4>
 auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
 }
 template <class X>
 requires detail::tensor<X, 4>
 auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
 }
 template <class X>
 requires detail::tensor<X, 4>
 auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2),
-              detail::extent(x, 3));
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
 }
 template <class X>
 requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent(x, 0), detail::extent(x, 1), detail::extent(x, 2)); }
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
 
 /// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
 /// returns.
