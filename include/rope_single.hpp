@@ -2200,12 +2200,191 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 #define ROPE_POSITIONS_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <concepts>
 #include <cstdint>
 #include <limits>
+#include <memory>  // std::shared_ptr
+#include <type_traits>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_INTEGER_LIST_HPP
+#define ROPE_DETAIL_INTEGER_LIST_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <memory>  // std::shared_ptr
 #include <span>
 #include <type_traits>
+#include <utility>  // std::declval
+#include <vector>
 
+
+/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
+/// memory and its strides is believed, and a type that does not say it is not a list.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An integer that counts: every integral type but bool.
+template <class I>
+concept whole_number = std::integral<I> && !std::same_as<I, bool>;
+
+/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+template <whole_number I>
+struct integer_list {
+  const I* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+
+  integer_list() = default;
+  integer_list(std::span<const I> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const I* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const I* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  I operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Of a vector.
+  I operator[](Index i) const { return data[i * column_stride]; }
+
+  /// The same list, if it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      ROPE_THROW(std::invalid_argument,
+                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+    return *this;
+  }
+};
+
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+
+/// One whose coefficients are in memory, at strides that it tells.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+
+/// What data() of a container points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::declval<const X&>().data())>;
+
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    (tensor<const X, 1> || tensor<const X, 2>);
+
+/// A contiguous range of integers: std::vector, std::array, std::span. Asking for data() and size() alone
+/// would take a strided view for one.
+template <class X>
+concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+
+/// Integers that can be read where they are.
+template <class X>
+concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+
+/// A list that the caller keeps, if it is a vector.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+
+/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
+/// others after it was checked. The memory is shared by the copies of what reads it.
+template <class I>
+struct evaluated_list {
+  std::shared_ptr<const std::vector<I>> memory;
+  integer_list<I> list;
+
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<I, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    const auto values = std::make_shared<std::vector<I>>(static_cast<std::size_t>(rows * columns));
+    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
+    memory = values;
+    list = integer_list<I>(values->data(), rows, columns, columns, 1);
+  }
+};
+
+/// How a call keeps the positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_INTEGER_LIST_HPP
 
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
@@ -2215,37 +2394,50 @@ inline namespace ROPE_ABI {
 
 /// An integer that counts: every integral type but bool.
 template <class I>
-concept position_integer = std::integral<I> && !std::same_as<I, bool>;
+concept position_integer = detail::whole_number<I>;
 
-/// Contiguous integers: std::vector, std::span, std::array, an Eigen vector.
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
+/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
-concept position_list = requires(const X& x) {
-  x.size();
-  requires position_integer<std::remove_cvref_t<decltype(*x.data())>>;
-};
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
 /// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
 /// of different length.
 ///
-/// Requires:  starts [batch] outlives the call it is given to
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer I>
 struct row_starts {
-  std::span<const I> starts;
+  detail::integer_list<I> starts;
+
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
-row_starts(const X&) -> row_starts<std::remove_cvref_t<decltype(*std::declval<const X&>().data())>>;
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty outlive the call they are given to
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
+///            memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer I>
 struct segments {
-  std::span<const I> offsets;
-  std::span<const I> starts = {};
+  detail::integer_list<I> offsets;
+  detail::integer_list<I> starts = {};
+
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
 };
 template <position_list X>
-segments(const X&) -> segments<std::remove_cvref_t<decltype(*std::declval<const X&>().data())>>;
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 
 namespace detail {
 
@@ -2296,20 +2488,28 @@ struct contiguous_positions {
   }
 };
 
-/// ids [tokens], shared by the rows, or [batch * tokens].
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
 template <class I>
 struct listed_positions {
-  std::span<const I> ids;
+  integer_list<I> ids;
   Index row_stride;
 
-  listed_positions(std::span<const I> list, Index tokens)
-      : ids(list), row_stride(static_cast<Index>(list.size()) == tokens ? 0 : tokens) {}
+  listed_positions(const integer_list<I>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
 
   std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(ids[static_cast<std::size_t>(b * row_stride + t)]);
+    return static_cast<std::int64_t>(ids.data[b * row_stride + t * ids.column_stride]);
   }
   position_range range(const char* function, Index batch, Index tokens) const {
-    const auto count = static_cast<Index>(ids.size());
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
     if (count != tokens && count != batch * tokens) {
       if (batch == 1)
         ROPE_THROW(std::invalid_argument,
@@ -2317,28 +2517,38 @@ struct listed_positions {
       ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
                                                 " or [batch * tokens] = ", batch * tokens, ", got ", count));
     }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
     position_range range;
-    for (const I id : ids) range.include(as_position(id));
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
 };
 
+/// Those of an expression, which its value outlives.
+template <class I>
+struct evaluated_positions : listed_positions<I> {
+  std::shared_ptr<const std::vector<I>> memory;
+
+  evaluated_positions(const evaluated_list<I>& values, Index tokens)
+      : listed_positions<I>(values.list, tokens), memory(values.memory) {}
+};
+
 template <class I>
 struct started_rows {
-  std::span<const I> starts;
+  integer_list<I> starts;
 
-  std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(starts[static_cast<std::size_t>(b)]) + t;
-  }
+  std::int64_t operator()(Index b, Index t) const { return static_cast<std::int64_t>(starts[b]) + t; }
   position_range range(const char* function, Index batch, Index tokens) const {
-    if (static_cast<Index>(starts.size()) != batch)
+    if (starts.size() != batch)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
     position_range range;
     if (tokens == 0) return range;
-    for (const I start : starts) {
-      range.include(as_position(start));
-      range.include(advance(as_position(start), tokens - 1));
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
     }
     return range;
   }
@@ -2346,17 +2556,20 @@ struct started_rows {
 
 template <class I>
 struct segmented_positions {
-  std::span<const I> offsets;
-  std::span<const I> starts;
+  integer_list<I> offsets;
+  integer_list<I> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
-    const auto after = std::upper_bound(offsets.begin(), offsets.end(), t,
-                                        [](Index token, I offset) { return token < as_position(offset); });
-    const auto segment = static_cast<std::size_t>(after - offsets.begin() - 1);
+    // The last segment that does not start behind t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
     return t - static_cast<std::int64_t>(offsets[segment]) + start_of(segment);
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets.front()) != 0 || as_position(offsets.back()) != tokens)
+    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
     if (!starts.empty() && starts.size() + 1 != offsets.size())
@@ -2364,7 +2577,7 @@ struct segmented_positions {
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
                          " for ", offsets.size() - 1, " segments"));
     position_range range;
-    for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t length = as_position(offsets[s + 1]) - as_position(offsets[s]);
       if (length < 0)
         ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
@@ -2375,9 +2588,7 @@ struct segmented_positions {
     }
     return range;
   }
-  std::int64_t start_of(std::size_t segment) const {
-    return starts.empty() ? 0 : as_position(starts[segment]);
-  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
 
 /// The caller's positions in one of the forms above.
@@ -2387,8 +2598,14 @@ contiguous_positions position_source(I start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  using integer = std::remove_cvref_t<decltype(*ids.data())>;
-  return listed_positions<integer>({ids.data(), static_cast<std::size_t>(ids.size())}, tokens);
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class I>
+evaluated_positions<I> position_source(const evaluated_list<I>& ids, Index tokens) {
+  return {ids, tokens};
 }
 template <class I>
 started_rows<I> position_source(const row_starts<I>& rows, Index /*tokens*/) {
@@ -2401,8 +2618,8 @@ segmented_positions<I> position_source(const segments<I>& ragged, Index /*tokens
 
 }  // namespace detail
 
-/// Every form `rotate` takes positions in: an integer start, a list of ids [tokens] or [batch * tokens],
-/// `row_starts`, `segments`.
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
@@ -5472,8 +5689,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
 /// \param  table      rows for every position used
-/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens] or [batch * tokens]; or
-///                    `row_starts` [batch]; or `segments` of a ragged batch
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
+///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
+///                    `segments` of a ragged batch
 /// \param  threads    the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
@@ -5485,7 +5703,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
 ///            (tests/laws/rotate_bits.test.cpp)
-/// Cost:      one read and one write of the rotated channels; no allocation
+/// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
 /// of
 ///            Hugging Face transformers
@@ -13636,8 +13854,8 @@ struct block_without_rotation {
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   const frequency_table<S>& table;
-  const PQ& query_positions;
-  const PK& key_positions;
+  kept_positions<PQ> query_positions;
+  kept_positions<PK> key_positions;
 
   static_assert(pair_layout<Layout>,
                 "multi_head_attention: name the pairing of the channels to rotate, "
@@ -13672,7 +13890,7 @@ struct block_rotation {
 
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
-      return static_cast<Index>(query_positions.offsets.size()) - 1;
+      return query_positions.offsets.size() - 1;
     else
       return 1;
   }
@@ -13689,9 +13907,8 @@ struct block_rotation {
   template <class T, class P>
   static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
     if constexpr (is_segmented<P>) {
-      const auto s = static_cast<std::size_t>(segment);
-      const auto first = static_cast<Index>(positions.offsets[s]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[s + 1]) - first);
+      const auto first = static_cast<Index>(positions.offsets[segment]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
     } else {
       return x;
     }
@@ -14955,9 +15172,10 @@ void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables,
                 "rotate_heads<half_split>(...)");
   static_assert(position_form<P>,
                 "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  detail::check_heads<Layout>("rotate_heads", x, tables, positions);
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
-    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
 /// Undoes `rotate_heads` in place, as `unrotate` does.
@@ -14972,9 +15190,10 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
                 "unrotate_heads<half_split>(...)");
   static_assert(position_form<P>,
                 "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  detail::check_heads<Layout>("unrotate_heads", x, tables, positions);
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
-    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
 }  // namespace ROPE_ABI

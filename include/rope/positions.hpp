@@ -3,13 +3,14 @@
 #define ROPE_POSITIONS_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <concepts>
 #include <cstdint>
 #include <limits>
-#include <span>
+#include <memory>  // std::shared_ptr
 #include <type_traits>
+#include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/integer_list.hpp>
 #include <rope/detail/message.hpp>
 
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
@@ -20,37 +21,50 @@ inline namespace ROPE_ABI {
 
 /// An integer that counts: every integral type but bool.
 template <class I>
-concept position_integer = std::integral<I> && !std::same_as<I, bool>;
+concept position_integer = detail::whole_number<I>;
 
-/// Contiguous integers: std::vector, std::span, std::array, an Eigen vector.
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
+/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
-concept position_list = requires(const X& x) {
-  x.size();
-  requires position_integer<std::remove_cvref_t<decltype(*x.data())>>;
-};
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
 /// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
 /// of different length.
 ///
-/// Requires:  starts [batch] outlives the call it is given to
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer I>
 struct row_starts {
-  std::span<const I> starts;
+  detail::integer_list<I> starts;
+
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
 };
 template <position_list X>
-row_starts(const X&) -> row_starts<std::remove_cvref_t<decltype(*std::declval<const X&>().data())>>;
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty outlive the call they are given to
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
+///            memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer I>
 struct segments {
-  std::span<const I> offsets;
-  std::span<const I> starts = {};
+  detail::integer_list<I> offsets;
+  detail::integer_list<I> starts = {};
+
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
 };
 template <position_list X>
-segments(const X&) -> segments<std::remove_cvref_t<decltype(*std::declval<const X&>().data())>>;
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 
 namespace detail {
 
@@ -101,20 +115,28 @@ struct contiguous_positions {
   }
 };
 
-/// ids [tokens], shared by the rows, or [batch * tokens].
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
 template <class I>
 struct listed_positions {
-  std::span<const I> ids;
+  integer_list<I> ids;
   Index row_stride;
 
-  listed_positions(std::span<const I> list, Index tokens)
-      : ids(list), row_stride(static_cast<Index>(list.size()) == tokens ? 0 : tokens) {}
+  listed_positions(const integer_list<I>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
 
   std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(ids[static_cast<std::size_t>(b * row_stride + t)]);
+    return static_cast<std::int64_t>(ids.data[b * row_stride + t * ids.column_stride]);
   }
   position_range range(const char* function, Index batch, Index tokens) const {
-    const auto count = static_cast<Index>(ids.size());
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
     if (count != tokens && count != batch * tokens) {
       if (batch == 1)
         ROPE_THROW(std::invalid_argument,
@@ -122,28 +144,38 @@ struct listed_positions {
       ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
                                                 " or [batch * tokens] = ", batch * tokens, ", got ", count));
     }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
     position_range range;
-    for (const I id : ids) range.include(as_position(id));
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
     return batch > 0 ? range : position_range{};
   }
 };
 
+/// Those of an expression, which its value outlives.
+template <class I>
+struct evaluated_positions : listed_positions<I> {
+  std::shared_ptr<const std::vector<I>> memory;
+
+  evaluated_positions(const evaluated_list<I>& values, Index tokens)
+      : listed_positions<I>(values.list, tokens), memory(values.memory) {}
+};
+
 template <class I>
 struct started_rows {
-  std::span<const I> starts;
+  integer_list<I> starts;
 
-  std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(starts[static_cast<std::size_t>(b)]) + t;
-  }
+  std::int64_t operator()(Index b, Index t) const { return static_cast<std::int64_t>(starts[b]) + t; }
   position_range range(const char* function, Index batch, Index tokens) const {
-    if (static_cast<Index>(starts.size()) != batch)
+    if (starts.size() != batch)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
     position_range range;
     if (tokens == 0) return range;
-    for (const I start : starts) {
-      range.include(as_position(start));
-      range.include(advance(as_position(start), tokens - 1));
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
     }
     return range;
   }
@@ -151,17 +183,20 @@ struct started_rows {
 
 template <class I>
 struct segmented_positions {
-  std::span<const I> offsets;
-  std::span<const I> starts;
+  integer_list<I> offsets;
+  integer_list<I> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
-    const auto after = std::upper_bound(offsets.begin(), offsets.end(), t,
-                                        [](Index token, I offset) { return token < as_position(offset); });
-    const auto segment = static_cast<std::size_t>(after - offsets.begin() - 1);
+    // The last segment that does not start behind t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
     return t - static_cast<std::int64_t>(offsets[segment]) + start_of(segment);
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets.front()) != 0 || as_position(offsets.back()) != tokens)
+    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
     if (!starts.empty() && starts.size() + 1 != offsets.size())
@@ -169,7 +204,7 @@ struct segmented_positions {
                  message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
                          " for ", offsets.size() - 1, " segments"));
     position_range range;
-    for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t length = as_position(offsets[s + 1]) - as_position(offsets[s]);
       if (length < 0)
         ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
@@ -180,9 +215,7 @@ struct segmented_positions {
     }
     return range;
   }
-  std::int64_t start_of(std::size_t segment) const {
-    return starts.empty() ? 0 : as_position(starts[segment]);
-  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
 
 /// The caller's positions in one of the forms above.
@@ -192,8 +225,14 @@ contiguous_positions position_source(I start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  using integer = std::remove_cvref_t<decltype(*ids.data())>;
-  return listed_positions<integer>({ids.data(), static_cast<std::size_t>(ids.size())}, tokens);
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class I>
+evaluated_positions<I> position_source(const evaluated_list<I>& ids, Index tokens) {
+  return {ids, tokens};
 }
 template <class I>
 started_rows<I> position_source(const row_starts<I>& rows, Index /*tokens*/) {
@@ -206,8 +245,8 @@ segmented_positions<I> position_source(const segments<I>& ragged, Index /*tokens
 
 }  // namespace detail
 
-/// Every form `rotate` takes positions in: an integer start, a list of ids [tokens] or [batch * tokens],
-/// `row_starts`, `segments`.
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});

@@ -98,8 +98,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
 /// \param  table      rows for every position used
-/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens] or [batch * tokens]; or
-///                    `row_starts` [batch]; or `segments` of a ragged batch
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
+///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
+///                    `segments` of a ragged batch
 /// \param  threads    the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
@@ -111,7 +112,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
 ///            (tests/laws/rotate_bits.test.cpp)
-/// Cost:      one read and one write of the rotated channels; no allocation
+/// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
 /// of
 ///            Hugging Face transformers

@@ -56,9 +56,10 @@ void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables,
                 "rotate_heads<half_split>(...)");
   static_assert(position_form<P>,
                 "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  detail::check_heads<Layout>("rotate_heads", x, tables, positions);
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
-    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
 /// Undoes `rotate_heads` in place, as `unrotate` does.
@@ -73,9 +74,10 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
                 "unrotate_heads<half_split>(...)");
   static_assert(position_form<P>,
                 "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  detail::check_heads<Layout>("unrotate_heads", x, tables, positions);
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
-    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], positions, threads);
+    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
 }  // namespace ROPE_ABI

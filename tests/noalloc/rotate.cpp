@@ -51,6 +51,7 @@ void check_all_forms() {
   const std::vector<int> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7}, starts = {90, 4};
   const std::vector<std::int64_t> offsets = {0, 2, 2, 7}, segment_starts = {5, 0, 70};
   const std::span<const int> row_ids(ids), shared_ids(ids.data(), 7);
+  const Eigen::Map<const Eigen::ArrayXXi> matrix_ids(ids.data(), 2, 7);
 
   const auto check = [&]<class Layout>(Layout) {
     for (const auto x : {rope::bshd(memory.data(), 2, 7, 3, 40), rope::bhsd(memory.data(), 2, 3, 7, 40),
@@ -60,6 +61,7 @@ void check_all_forms() {
       CHECK(allocations_of<Layout>(x, out, table, 11) == 0);
       CHECK(allocations_of<Layout>(x, out, table, shared_ids) == 0);
       CHECK(allocations_of<Layout>(x, out, table, row_ids) == 0);
+      CHECK(allocations_of<Layout>(x, out, table, matrix_ids) == 0);
       CHECK(allocations_of<Layout>(x, out, table, rope::row_starts{starts}) == 0);
       CHECK(allocations_of<Layout>(x, out, table, rope::segments<std::int64_t>{offsets, segment_starts}) ==
             0);

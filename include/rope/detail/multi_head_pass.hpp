@@ -147,8 +147,8 @@ struct block_without_rotation {
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   const frequency_table<S>& table;
-  const PQ& query_positions;
-  const PK& key_positions;
+  kept_positions<PQ> query_positions;
+  kept_positions<PK> key_positions;
 
   static_assert(pair_layout<Layout>,
                 "multi_head_attention: name the pairing of the channels to rotate, "
@@ -183,7 +183,7 @@ struct block_rotation {
 
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
-      return static_cast<Index>(query_positions.offsets.size()) - 1;
+      return query_positions.offsets.size() - 1;
     else
       return 1;
   }
@@ -200,9 +200,8 @@ struct block_rotation {
   template <class T, class P>
   static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
     if constexpr (is_segmented<P>) {
-      const auto s = static_cast<std::size_t>(segment);
-      const auto first = static_cast<Index>(positions.offsets[s]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[s + 1]) - first);
+      const auto first = static_cast<Index>(positions.offsets[segment]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
     } else {
       return x;
     }
