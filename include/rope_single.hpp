@@ -12419,10 +12419,11 @@ class json_reader {
   }
 
   /// The first of several names of one number.
-  std::optional<Index> index_of(std::initializer_list<const char*> keys) {
+  std::optional<Index> index_of(std::initializer_list<const char*> keys,
+                                const number_rule& rule = range::count) {
     std::optional<Index> first;
     for (const char* key : keys)
-      if (const auto value = index(key); value && !first) first = value;
+      if (const auto value = index(key, rule); value && !first) first = value;
     return first;
   }
 
@@ -12636,9 +12637,9 @@ template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
                                         std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
-    if (layers && static_cast<Index>(given->size()) != *layers)
-      text.refuse("layer_types", "must have num_hidden_layers values, " + std::to_string(*layers) + ", got " +
-                                     std::to_string(given->size()));
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("layer_types", broken);
     return *std::move(given);
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
@@ -12668,9 +12669,9 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architectu
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    if (layers && static_cast<Index>(given->size()) != *layers)
-      text.refuse("no_rope_layers", "must have num_hidden_layers values, " + std::to_string(*layers) +
-                                        ", got " + std::to_string(given->size()));
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("no_rope_layers", broken);
     for (std::size_t i = 0; i < given->size(); ++i)
       if ((*given)[i] == 0) without.push_back(static_cast<Index>(i));
     return without;
@@ -12805,10 +12806,11 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
   if (type == "yarn") {
     const yarn_scaling yarn = yarn_of(config, rope, needed);
     if (yarn.beta_fast < yarn.beta_slow)
-      rope.refuse("beta_fast", "must be at least beta_slow, got " + std::to_string(yarn.beta_fast) + " and " +
-                                   std::to_string(yarn.beta_slow));
+      rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
+                                   exact_digits(yarn.beta_slow));
     derived result = derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = yarn_softmax_multiplier(yarn);
+    result.softmax_multiplier = checked(yarn_softmax_multiplier(yarn), range::positive, "import_hugging_face",
+                                        "the softmax multiplier of " + rope.path() + "mscale_all_dim");
     return result;
   }
   if (type == "longrope")
@@ -12821,8 +12823,8 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
         .original_max_position = original_max_position(config, rope, needed)};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
       rope.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                          std::to_string(llama3.high_freq_factor) + " and " +
-                                          std::to_string(llama3.low_freq_factor));
+                                          exact_digits(llama3.high_freq_factor) + " and " +
+                                          exact_digits(llama3.low_freq_factor));
     return derive("llama3", rotary_dim, base, llama3);
   }
   if (type == "proportional") {
@@ -12935,17 +12937,24 @@ class hugging_face_importer {
 
   /// rope_parameters with one dictionary per layer type.
   bool add_nested_groups(const J& given, const std::string& path) {
-    json_reader<J> types(&given, path);
+    std::vector<std::string> beside;
     bool nested = false;
     for (const auto& item : given.items()) {
-      if (!item.value().is_object()) continue;
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
       nested = true;
-      const std::string layer_type = item.key();
-      types.find(layer_type.c_str());
-      add_group(layer_type, &item.value(), path + layer_type + ".", {});
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      add_group(key, &item.value(), path + key + ".", {});
     }
     if (nested)
-      for (const std::string& key : types.unasked())
+      for (const std::string& key : beside)
         warn(path + key + " lies beside the layer types and has no effect");
     return nested;
   }
@@ -12959,6 +12968,8 @@ class hugging_face_importer {
     const Index rotary_dim = type == "proportional"
                                  ? head.window
                                  : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    allowance_.take("import_hugging_face",
+                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
     if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
       warn(path + "rope_type " + type +
@@ -12989,12 +13000,14 @@ class hugging_face_importer {
     }
     if (base_of_type) return *base_of_type;
     const auto ratio = text_.number("rope_ratio", range::positive);
-    return (beside ? *beside : assumed("rope_theta", defaults_.base)) * ratio.value_or(1);
+    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
+                   text_.path() + "rope_theta * rope_ratio");
   }
 
   double assumed(const std::string& what, double value) {
-    warn(what + " base is not given; assumed " + std::to_string(static_cast<long long>(value)) +
-         ", the default of " + model_.architecture);
+    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+         model_.architecture);
     return value;
   }
 
@@ -13002,6 +13015,9 @@ class hugging_face_importer {
     const auto sections = rope.numbers("mrope_section", range::whole);
     const auto alternate = rope.boolean("mrope_interleaved");
     if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
+                                       std::to_string(sections->size()));
     double sum = 0;
     for (const double pairs : *sections) {
       sum += pairs;
@@ -13015,7 +13031,7 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"});
+    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"}, range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate ||
@@ -13042,6 +13058,7 @@ class hugging_face_importer {
   architecture_defaults defaults_ = {};
   pairing layout_ = pairing::half_split;
   head_shape head_ = {};
+  group_allowance allowance_ = {};
   model_rope model_ = {};
 };
 
@@ -13054,11 +13071,12 @@ class hugging_face_importer {
 /// is what the configuration class of transformers fills in; each such assumption is in the warnings, and so
 /// is every key of the rope dictionary that has no effect.
 ///
+/// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
+///
 /// \param config  the file, as a JSON value; parsing is the caller's
 ///
 /// Throws:  std::invalid_argument naming the key: a required key that is missing, a value of the wrong type
-/// or outside
-///          its range, an unknown rope type, an architecture whose layout is not known
+///          or outside its range, an unknown rope type, an architecture whose layout is not known
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {

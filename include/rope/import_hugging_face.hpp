@@ -14,6 +14,7 @@
 #include <rope/detail/hugging_face_schedule.hpp>
 #include <rope/detail/json_reader.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
 #include <rope/model_rope.hpp>
 
@@ -107,17 +108,24 @@ class hugging_face_importer {
 
   /// rope_parameters with one dictionary per layer type.
   bool add_nested_groups(const J& given, const std::string& path) {
-    json_reader<J> types(&given, path);
+    std::vector<std::string> beside;
     bool nested = false;
     for (const auto& item : given.items()) {
-      if (!item.value().is_object()) continue;
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
       nested = true;
-      const std::string layer_type = item.key();
-      types.find(layer_type.c_str());
-      add_group(layer_type, &item.value(), path + layer_type + ".", {});
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      add_group(key, &item.value(), path + key + ".", {});
     }
     if (nested)
-      for (const std::string& key : types.unasked())
+      for (const std::string& key : beside)
         warn(path + key + " lies beside the layer types and has no effect");
     return nested;
   }
@@ -131,6 +139,8 @@ class hugging_face_importer {
     const Index rotary_dim = type == "proportional"
                                  ? head.window
                                  : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    allowance_.take("import_hugging_face",
+                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
     if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
       warn(path + "rope_type " + type +
@@ -161,12 +171,14 @@ class hugging_face_importer {
     }
     if (base_of_type) return *base_of_type;
     const auto ratio = text_.number("rope_ratio", range::positive);
-    return (beside ? *beside : assumed("rope_theta", defaults_.base)) * ratio.value_or(1);
+    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
+                   text_.path() + "rope_theta * rope_ratio");
   }
 
   double assumed(const std::string& what, double value) {
-    warn(what + " base is not given; assumed " + std::to_string(static_cast<long long>(value)) +
-         ", the default of " + model_.architecture);
+    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+         model_.architecture);
     return value;
   }
 
@@ -174,6 +186,9 @@ class hugging_face_importer {
     const auto sections = rope.numbers("mrope_section", range::whole);
     const auto alternate = rope.boolean("mrope_interleaved");
     if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
+                                       std::to_string(sections->size()));
     double sum = 0;
     for (const double pairs : *sections) {
       sum += pairs;
@@ -187,7 +202,7 @@ class hugging_face_importer {
   }
 
   void add_layers() {
-    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"});
+    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"}, range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
     const bool slides = defaults_.full_rotate ||
@@ -214,6 +229,7 @@ class hugging_face_importer {
   architecture_defaults defaults_ = {};
   pairing layout_ = pairing::half_split;
   head_shape head_ = {};
+  group_allowance allowance_ = {};
   model_rope model_ = {};
 };
 
@@ -226,11 +242,12 @@ class hugging_face_importer {
 /// is what the configuration class of transformers fills in; each such assumption is in the warnings, and so
 /// is every key of the rope dictionary that has no effect.
 ///
+/// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
+///
 /// \param config  the file, as a JSON value; parsing is the caller's
 ///
 /// Throws:  std::invalid_argument naming the key: a required key that is missing, a value of the wrong type
-/// or outside
-///          its range, an unknown rope type, an architecture whose layout is not known
+///          or outside its range, an unknown rope type, an architecture whose layout is not known
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
 template <json_like J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {

@@ -702,9 +702,14 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[im
       {{{"qk_rope_head_dim", 7}, {"qk_nope_head_dim", 8}}, {"qk_rope_head_dim", "even", "7"}},
       {{{"rope_interleave", "yes"}}, {"rope_interleave", "true or false"}},
       {{{"max_position_embeddings", -5}}, {"max_position_embeddings", "positive"}},
-      {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 1048576", "got 1000000000"}},
+      {{{"num_hidden_layers", 1e9}}, {"num_hidden_layers", "up to 16384", "got 1000000000"}},
       {{{"head_dim", 1e300}}, {"head_dim", "up to 1048576"}},
       {{{"global_head_dim", 0}}, {"global_head_dim", "positive whole number"}},
+      {{{"rope_theta", 1e300}, {"rope_ratio", 1e300}}, {"rope_theta * rope_ratio", "greater than 1", "inf"}},
+      {{{"rope_theta", 2}, {"rope_ratio", 0.25}}, {"rope_theta * rope_ratio", "greater than 1", "0.5"}},
+      {yarn({{"beta_fast", 1e-7}}), {"rope_scaling.beta_fast", "at least beta_slow", "1e-07 and 1"}},
+      {yarn({{"mscale_all_dim", 1e200}, {"attention_factor", 1}}),
+       {"rope_scaling.mscale_all_dim", "softmax multiplier", "inf"}},
   };
   CHECK(table.size() >= 40);
   for (const auto& [changes, says] : table) {
@@ -722,6 +727,38 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[im
       CHECK(text.find(part) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("the work of a config is bounded", "[import]") {
+  const auto refuses = [](const json& changes, const auto&... parts) {
+    return testing::throws_saying<std::invalid_argument>(
+        [&] { import_hugging_face(changed(small, changes)); }, "rope::import_hugging_face: ", parts...);
+  };
+  const json plain = {{"rope_type", "default"}};
+  json types;
+  for (int i = 0; i < 8; ++i) types["type_" + std::to_string(i)] = plain;
+  CHECK(refuses({{"head_dim", 1048576}},
+                "head_dim must not bring the pairs of all groups of layers above 32768", "got 524288"));
+  CHECK(refuses(
+      {{"head_dim", 8194}, {"rope_parameters", types}},
+      "rope_parameters.type_7 must not bring the pairs of all groups of layers above 32768, got 32776"));
+  CHECK(import_hugging_face(changed(small, {{"head_dim", 8192}, {"rope_parameters", types}})).groups.size() ==
+        8);
+  for (int i = 0; i < 1025; ++i) types["type_" + std::to_string(i)] = plain;
+  CHECK(refuses({{"rope_parameters", types}}, "must not make more than 1024 groups of layers, got 1025"));
+  CHECK(refuses({{"num_hidden_layers", 16385}}, "num_hidden_layers", "up to 16384"));
+  for (const auto& [key, value] : {std::pair<const char*, json>{"layer_types", "full_attention"},
+                                   std::pair<const char*, json>{"no_rope_layers", 1}})
+    CHECK(refuses({{"num_hidden_layers", nullptr}, {key, std::vector<json>(16385, value)}}, key,
+                  "at most 16384, got 16385"));
+  CHECK(
+      refuses({{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {8, 0, 0, 0, 0, 0, 0, 0, 0}}}}},
+              "rope_scaling.mrope_section must have at most 8 values, got 9"));
+  // The name stands in every warning about the dictionary.
+  for (const std::size_t length : {std::size_t{0}, std::size_t{129}})
+    CHECK(refuses({{"rope_parameters", {{std::string(length, 'x'), plain}}}},
+                  "a layer type in rope_parameters must have a name of 1 to 128 characters, got " +
+                      std::to_string(length)));
 }
 
 TEST_CASE("a config that is no dictionary, and a length that is none, are refused", "[import]") {

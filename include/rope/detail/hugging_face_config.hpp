@@ -11,6 +11,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/architectures.hpp>
 #include <rope/detail/json_reader.hpp>
+#include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
 #include <rope/model_rope.hpp>
 
@@ -125,9 +126,9 @@ template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
                                         std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
-    if (layers && static_cast<Index>(given->size()) != *layers)
-      text.refuse("layer_types", "must have num_hidden_layers values, " + std::to_string(*layers) + ", got " +
-                                     std::to_string(given->size()));
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("layer_types", broken);
     return *std::move(given);
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
@@ -157,9 +158,9 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architectu
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    if (layers && static_cast<Index>(given->size()) != *layers)
-      text.refuse("no_rope_layers", "must have num_hidden_layers values, " + std::to_string(*layers) +
-                                        ", got " + std::to_string(given->size()));
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("no_rope_layers", broken);
     for (std::size_t i = 0; i < given->size(); ++i)
       if ((*given)[i] == 0) without.push_back(static_cast<Index>(i));
     return without;

@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/derive.hpp>
 #include <rope/detail/json_reader.hpp>
+#include <rope/detail/message.hpp>
 #include <rope/detail/number_rule.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/scaling.hpp>
@@ -123,10 +124,11 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
   if (type == "yarn") {
     const yarn_scaling yarn = yarn_of(config, rope, needed);
     if (yarn.beta_fast < yarn.beta_slow)
-      rope.refuse("beta_fast", "must be at least beta_slow, got " + std::to_string(yarn.beta_fast) + " and " +
-                                   std::to_string(yarn.beta_slow));
+      rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
+                                   exact_digits(yarn.beta_slow));
     derived result = derive("yarn", rotary_dim, base, yarn);
-    result.softmax_multiplier = yarn_softmax_multiplier(yarn);
+    result.softmax_multiplier = checked(yarn_softmax_multiplier(yarn), range::positive, "import_hugging_face",
+                                        "the softmax multiplier of " + rope.path() + "mscale_all_dim");
     return result;
   }
   if (type == "longrope")
@@ -139,8 +141,8 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
         .original_max_position = original_max_position(config, rope, needed)};
     if (llama3.high_freq_factor < llama3.low_freq_factor)
       rope.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
-                                          std::to_string(llama3.high_freq_factor) + " and " +
-                                          std::to_string(llama3.low_freq_factor));
+                                          exact_digits(llama3.high_freq_factor) + " and " +
+                                          exact_digits(llama3.low_freq_factor));
     return derive("llama3", rotary_dim, base, llama3);
   }
   if (type == "proportional") {

@@ -57,10 +57,11 @@ class json_reader {
   }
 
   /// The first of several names of one number.
-  std::optional<Index> index_of(std::initializer_list<const char*> keys) {
+  std::optional<Index> index_of(std::initializer_list<const char*> keys,
+                                const number_rule& rule = range::count) {
     std::optional<Index> first;
     for (const char* key : keys)
-      if (const auto value = index(key); value && !first) first = value;
+      if (const auto value = index(key, rule); value && !first) first = value;
     return first;
   }
 
