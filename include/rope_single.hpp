@@ -1037,6 +1037,114 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_LAYOUT_CHECK_HPP
+#define ROPE_DETAIL_LAYOUT_CHECK_HPP
+
+#include <algorithm>  // std::fill_n
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_LAYOUT_HPP
+#define ROPE_LAYOUT_HPP
+
+#include <concepts>  // std::convertible_to
+
+
+/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
+/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
+/// has a default.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
+/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+
+namespace detail {
+
+/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+struct unnamed_layout {};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_LAYOUT_HPP
+
+/// Whether a caller's own layout is one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A layout names every channel of [0, 2 * pairs) once: a channel that two pairs named would turn twice, and
+/// no inverse would lead back. Channels are looked at so many at a time that their marks fit the stack.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
+                           "), got ", u, " and ", v, " for pair ", i));
+    }
+    constexpr Index at_once = 1024;
+    bool named[at_once];
+    for (Index begin = 0; begin < channels; begin += at_once) {
+      std::fill_n(named, at_once, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= at_once) continue;
+          if (named[channel - begin])
+            ROPE_THROW(std::invalid_argument,
+                       message(function, ": the layout must name every channel of [0, ", channels,
+                               ") once, got channel ", channel, " again for pair ", i));
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_LAYOUT_CHECK_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_DETAIL_ROTATE_KERNEL_HPP
 
@@ -1338,62 +1446,6 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 #endif
 
 #endif  // ROPE_DETAIL_PACKET_PAIRS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_LAYOUT_HPP
-#define ROPE_LAYOUT_HPP
-
-#include <concepts>  // std::convertible_to
-
-
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-
-namespace detail {
-
-/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
-struct unnamed_layout {};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_LAYOUT_HPP
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -3562,15 +3614,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
                                           table.contains(range.smallest) ? range.largest : range.smallest,
                                           " is outside the table's [", table.first(), ", ", table.last(), ")",
                                           as_given(positions, tokens).c_str()));
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    for (Index i = 0; i < table.pairs(); ++i) {
-      const Index u = Layout::first(i, table.pairs()), v = Layout::second(i, table.pairs());
-      if (u < 0 || v < 0 || u >= table.rotary_dim() || v >= table.rotary_dim() || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ",
-                           table.rotary_dim(), "), got ", u, " and ", v, " for pair ", i));
-    }
-  }
+  check_layout<Layout>(function, table.pairs());
 }
 
 /// Everything that can be wrong with a call, found before anything is written.

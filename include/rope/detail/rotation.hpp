@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/layout_check.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/table_view.hpp>
@@ -90,15 +91,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
                                           table.contains(range.smallest) ? range.largest : range.smallest,
                                           " is outside the table's [", table.first(), ", ", table.last(), ")",
                                           as_given(positions, tokens).c_str()));
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    for (Index i = 0; i < table.pairs(); ++i) {
-      const Index u = Layout::first(i, table.pairs()), v = Layout::second(i, table.pairs());
-      if (u < 0 || v < 0 || u >= table.rotary_dim() || v >= table.rotary_dim() || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ",
-                           table.rotary_dim(), "), got ", u, " and ", v, " for pair ", i));
-    }
-  }
+  check_layout<Layout>(function, table.pairs());
 }
 
 /// Everything that can be wrong with a call, found before anything is written.
