@@ -2,7 +2,9 @@
 #ifndef ROPE_IMPORT_HUGGING_FACE_HPP
 #define ROPE_IMPORT_HUGGING_FACE_HPP
 
-#include <concepts>  // std::convertible_to
+#include <algorithm>  // std::binary_search, std::sort, std::unique
+#include <concepts>   // std::convertible_to
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -212,6 +214,11 @@ class hugging_face_importer {
     if (!defaults_.full_rotate && slides)
       for (std::size_t i = 0; i < model_.layers.size(); ++i)
         if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
+    // Both rules may have named a layer.
+    std::vector<Index>& without = model_.layers_without_rope;
+    std::sort(without.begin(), without.end());
+    without.erase(std::unique(without.begin(), without.end()), without.end());
+    note_unknown_types();
     model_.query_heads = text_.index_of({"num_attention_heads", "n_head"}).value_or(0);
     model_.key_heads =
         text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
@@ -220,6 +227,28 @@ class hugging_face_importer {
         model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
+  }
+
+  /// Names the types of layers that rotate and have no group.
+  void note_unknown_types() {
+    const std::vector<Index>& without = model_.layers_without_rope;
+    std::vector<std::string> types;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i)
+      if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
+        types.push_back(model_.layers[i]);
+    std::sort(types.begin(), types.end());
+    types.erase(std::unique(types.begin(), types.end()), types.end());
+    constexpr std::size_t most = 4;  // names in the warning
+    std::string names;
+    std::size_t unknown = 0;
+    for (const std::string& type : types)
+      if (!model_.group(type) && ++unknown <= most)
+        names += (unknown > 1 ? ", " : "") + type.substr(0, longest_layer_type);
+    if (unknown == 0) return;
+    if (unknown > most) names += " and " + std::to_string(unknown - most) + " more";
+    warn("layers of type " + names + " have no rope dictionary; " +
+         (model_.groups.size() > 1 ? "it is not known how they rotate"
+                                   : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
 
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }

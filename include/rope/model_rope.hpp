@@ -84,14 +84,15 @@ struct model_rope {
   double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
   std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
 
-  /// The group of that layer type, else nullptr. A model of one group has every layer type.
+  /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& g : groups)
       if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
     return nullptr;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, or if its type is not known.
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, or if no group has its type,
+  /// of which the import functions warn. A group alone serves every layer.
   const layer_group* group_of_layer(Index layer) const {
     for (const Index without : layers_without_rope)
       if (without == layer) return nullptr;

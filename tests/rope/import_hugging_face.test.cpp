@@ -597,6 +597,48 @@ TEST_CASE("a key that has no effect is reported by its name", "[import]") {
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
 }
 
+TEST_CASE("a layer type without a rope dictionary is reported by its name", "[import]") {
+  const auto model = [](const json& types, const json& dictionaries) {
+    return import_hugging_face(changed(
+        small, {{"num_hidden_layers", nullptr}, {"layer_types", types}, {"rope_parameters", dictionaries}}));
+  };
+  const json plain = {{"rope_type", "default"}},
+             both = {{"full_attention", plain}, {"sliding_attention", plain}};
+  const auto misspelt = model({"full_attention", "sliding_atention", "sliding_attention"}, both);
+  CHECK(misspelt.group_of_layer(1) == nullptr);
+  CHECK(has_warning(misspelt.warnings, "layers of type sliding_atention have no rope dictionary",
+                    "not known how they rotate"));
+  CHECK(model({"full_attention", "sliding_attention"}, both).warnings.empty());
+  // One warning for all of them, however many there are.
+  const auto many = model({"f", "a", "b", "a", "e", "c", "d", "full_attention"}, both);
+  CHECK(many.warnings.size() == 1);
+  CHECK(has_warning(many.warnings, "layers of type a, b, c, d and 2 more have"));
+  // A group alone serves every layer, as one without a name does without a word.
+  const auto alone = model({"full_attention", "linear_attention"}, {{"full_attention", plain}});
+  CHECK(alone.group_of_layer(1) == &alone.groups[0]);
+  CHECK(has_warning(alone.warnings, "type linear_attention", "like full_attention"));
+  CHECK(model({"full_attention", "linear_attention"}, plain).warnings.empty());
+  // Layers that do not rotate need none.
+  const auto cohere =
+      import_hugging_face(json{{"model_type", "cohere2"},
+                               {"head_dim", 8},
+                               {"num_hidden_layers", 4},
+                               {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5e4}}}}}});
+  CHECK(cohere.layers[3] == "full_attention");
+  CHECK(cohere.warnings.empty());
+}
+
+TEST_CASE("the layers without rotation are in order, each named once", "[import]") {
+  const auto model = import_hugging_face(json{{"model_type", "exaone4"},
+                                              {"head_dim", 8},
+                                              {"rope_theta", 1e4},
+                                              {"num_hidden_layers", 5},
+                                              {"sliding_window", 64},
+                                              {"sliding_window_pattern", 2},
+                                              {"no_rope_layers", {1, 0, 0, 1, 0}}});
+  CHECK(model.layers_without_rope == std::vector<Index>{1, 2, 3, 4});
+}
+
 TEST_CASE("every malformed config gives its error, by the name of the key", "[import]") {
   struct malformed {
     json changes;
