@@ -13186,6 +13186,14 @@ inline namespace ROPE_ABI {
 /// Throws:  std::invalid_argument if the sections do not fit
 inline frequencies frequencies_on_axes(const layer_group& group) {
   if (group.mrope_sections.empty()) return group.frequencies;
+  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
+  for (const Index pairs : group.mrope_sections) {
+    if (pairs < 0 || pairs > left)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
+                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
+    left -= pairs;
+  }
   return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
                                                             : contiguous_sections(group.mrope_sections));
 }

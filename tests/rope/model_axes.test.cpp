@@ -44,3 +44,13 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[model_axes
       },
       "must add up to the 64 pairs"));
 }
+
+TEST_CASE("sections far above the pairs cost no memory", "[model_axes]") {
+  const rope::Index many = (rope::Index{1} << 31) - 1;
+  for (const std::vector<rope::Index>& sections :
+       {std::vector<rope::Index>{many, many}, {64, many}, {32, 33}, {-1, 65}})
+    for (const bool interleaved : {false, true})
+      CHECK(testing::throws_saying<std::invalid_argument>(
+          [&] { rope::frequencies_on_axes(group_with(sections, interleaved)); }, "rope::frequencies_on_axes",
+          "add up to the 64 pairs", "got "));
+}
