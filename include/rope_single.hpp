@@ -1767,6 +1767,7 @@ struct table_view {
 #define ROPE_VIEW_HPP
 
 #include <concepts>
+#include <limits>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -1888,10 +1889,25 @@ struct head_view {
 
 namespace detail {
 
-inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  Index room = (std::numeric_limits<Index>::max)() / bytes;
+  for (const Index extent : {a, b, c, d}) {
+    if (extent > 1) room /= extent;
+    if (room == 0) return false;
+  }
+  return true;
+}
+
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)
     ROPE_THROW(std::invalid_argument,
                message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
 }
 
 }  // namespace detail
@@ -1899,28 +1915,28 @@ inline void check_extents(const char* name, Index a, Index b, Index c, Index d) 
 /// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", batch, tokens, heads, head_dim);
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
 /// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 
 /// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
 /// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", 1, tokens, heads, head_dim);
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
@@ -1984,6 +2000,10 @@ void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
     ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
                                               x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
 /// Views of something are of memory; one that only tells a shape is not given to this.
@@ -7464,6 +7484,12 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, std::size_t size) {
+  check_view("attention_weights", q);
+  check_view("attention_weights", k);
+  check_memory("attention_weights", q, k);
+  if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
+    ROPE_THROW(std::length_error, message("attention_weights: weights [", q.batch, ", ", q.heads, ", ",
+                                          q.tokens, ", ", k.tokens, "] exceed the address space"));
   const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
   if (size != count)
     ROPE_THROW(std::invalid_argument,
@@ -14807,10 +14833,12 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
 /// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
 ///
-/// Throws:  std::invalid_argument if rotary_dim is odd or exceeds head_dim; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
 template <pair_layout From, pair_layout To, class T>
 void permute_channels(head_view<T> x, Index rotary_dim = 0) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  detail::check_view("permute_channels", x);
+  detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   std::vector<T> old(order.size());
@@ -15377,9 +15405,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// \param temperature  one of the above, or a function of the position
 /// \param positions    as in `rotate`
 ///
-/// Throws:    std::invalid_argument if a list of positions has the wrong length or the temperature refuses
-/// one, and
-///            what a caller's own function throws; q is then unchanged
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
+///            temperature refuses one, and what a caller's own function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
 /// more
 ///            rounding
@@ -15389,6 +15416,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
   static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
+    detail::check_view("scale_queries", q);
+    detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     source.range("scale_queries", q.batch, q.tokens);
     for (Index b = 0; b < q.batch; ++b)

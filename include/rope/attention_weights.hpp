@@ -104,6 +104,12 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, std::size_t size) {
+  check_view("attention_weights", q);
+  check_view("attention_weights", k);
+  check_memory("attention_weights", q, k);
+  if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
+    ROPE_THROW(std::length_error, message("attention_weights: weights [", q.batch, ", ", q.heads, ", ",
+                                          q.tokens, ", ", k.tokens, "] exceed the address space"));
   const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
   if (size != count)
     ROPE_THROW(std::invalid_argument,

@@ -8,6 +8,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/layout.hpp>
 #include <rope/view.hpp>
 
@@ -96,10 +97,12 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
 /// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
 ///
-/// Throws:  std::invalid_argument if rotary_dim is odd or exceeds head_dim; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
 template <pair_layout From, pair_layout To, class T>
 void permute_channels(head_view<T> x, Index rotary_dim = 0) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  detail::check_view("permute_channels", x);
+  detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
   std::vector<T> old(order.size());

@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/view_checks.hpp>
 #include <rope/frequencies.hpp>    // is_finite
 #include <rope/positions.hpp>
 #include <rope/view.hpp>
@@ -81,9 +82,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// \param temperature  one of the above, or a function of the position
 /// \param positions    as in `rotate`
 ///
-/// Throws:    std::invalid_argument if a list of positions has the wrong length or the temperature refuses
-/// one, and
-///            what a caller's own function throws; q is then unchanged
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
+///            temperature refuses one, and what a caller's own function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
 /// more
 ///            rounding
@@ -93,6 +93,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
   static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
+    detail::check_view("scale_queries", q);
+    detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
     source.range("scale_queries", q.batch, q.tokens);
     for (Index b = 0; b < q.batch; ++b)

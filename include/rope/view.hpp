@@ -3,6 +3,7 @@
 #define ROPE_VIEW_HPP
 
 #include <concepts>
+#include <limits>
 #include <type_traits>
 
 #include <rope/config.hpp>
@@ -88,10 +89,25 @@ struct head_view {
 
 namespace detail {
 
-inline void check_extents(const char* name, Index a, Index b, Index c, Index d) {
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  Index room = (std::numeric_limits<Index>::max)() / bytes;
+  for (const Index extent : {a, b, c, d}) {
+    if (extent > 1) room /= extent;
+    if (room == 0) return false;
+  }
+  return true;
+}
+
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
   if (a < 0 || b < 0 || c < 0 || d < 0)
     ROPE_THROW(std::invalid_argument,
                message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
 }
 
 }  // namespace detail
@@ -99,28 +115,28 @@ inline void check_extents(const char* name, Index a, Index b, Index c, Index d) 
 /// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", batch, tokens, heads, head_dim);
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
 /// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", batch, heads, tokens, head_dim);
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 
 /// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", tokens, batch, heads, head_dim);
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
 /// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", 1, tokens, heads, head_dim);
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 

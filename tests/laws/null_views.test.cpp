@@ -4,6 +4,7 @@
 #include <rope/rope.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -51,6 +52,8 @@ TEST_CASE("a view without data is refused by every form of rotate") {
   check_refused("angle_gradient", [&] { angle_gradient<half_split>(x.view(), null(), table); });
   check_refused("angle_gradient", [&] { angle_gradient<half_split>(null(), x.view(), table); });
   check_refused("rotate_heads", [] { rotate_heads<half_split>(null(), std::vector(2, table)); });
+  check_refused("scale_queries", [] { scale_queries(null(), [](std::int64_t) { return 2.0; }); });
+  check_refused("permute_channels", [] { permute_channels<interleaved, half_split>(null()); });
   check_refused("polar", [] {
     std::vector<float> wide(2 * 3 * 2 * 6);
     polar<half_split>(null(), bshd(wide.data(), 2, 3, 2, 6), table);
@@ -91,6 +94,16 @@ TEST_CASE("a view without data is refused by attention") {
   check_refused("attention", [&] { attention<half_split>(x.view(), x.view(), x.view(), null(), table); });
   check_refused("attention", [&] { attention(null(), cache, x.view()); });
   check_refused("attention", [&] { attention<half_split>(x.view(), cache, null(), table); });
+  std::vector<float> weights(2 * 2 * 3 * 3);
+  check_refused("attention_weights", [&] { attention_weights(null(), x.view(), weights); });
+  check_refused("attention_weights", [&] { attention_weights(x.view(), null(), weights); });
+  check_refused("attention_weights",
+                [&] { attention_weights<half_split>(x.view(), null(), weights, table); });
+  const xpos<float> growing(frequencies(4), 10, {.center = 5});
+  check_refused("attention", [&] { attention<half_split>(x.view(), null(), x.view(), x.view(), growing); });
+  check_refused("attention", [&] { attention<half_split>(x.view(), x.view(), null(), x.view(), growing); });
+  check_refused("rate_gradient",
+                [&] { rate_gradient<half_split>(xpos_side::keys, x.view(), null(), growing); });
   check_refused("attention_gradient", [&] {
     attention_gradient(x.view(), x.view(), x.view(), x.view(), x.view(), x.view(), null(), x.view());
   });
@@ -105,6 +118,8 @@ TEST_CASE("a view of nothing needs no data") {
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
   CHECK_NOTHROW(rotate<half_split>(nothing(), table));
   CHECK_NOTHROW(rotate_to<half_split>(nothing(), nothing(), table));
+  CHECK_NOTHROW(scale_queries(nothing(), llama4_temperature{}));
+  CHECK_NOTHROW(permute_channels<interleaved, half_split>(nothing()));
   CHECK_NOTHROW(cache.append<half_split>(nothing(), nothing(), table));
   CHECK_NOTHROW(ring.append(nothing(), nothing()));
   CHECK_NOTHROW(attention(nothing(), nothing(), nothing(), nothing()));

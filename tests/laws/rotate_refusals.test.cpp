@@ -97,6 +97,28 @@ TEST_CASE("a view with a negative extent is refused") {
   CHECK(b.untouched());
 }
 
+TEST_CASE("a view whose extents exceed the address space is refused") {
+  const rope::frequency_table<float> table(rope::frequencies(4), 10);
+  guarded_memory<float> a(400), b(400);
+  constexpr Index large = Index{1} << 32;
+  struct shape {
+    Index batch, tokens, heads, head_dim;
+  };
+  for (const auto& [batch, tokens, heads, head_dim] : {shape{large, large, 1, 4},
+                                                       {1, large, large, 4},
+                                                       {2, 3, large, large},
+                                                       {large / 4, large / 4, 2, 4}}) {
+    const head_view<float> x = {a.data(), batch, tokens, heads, head_dim, 0, 0, 0};
+    const head_view<float> y = {b.data(), batch, tokens, heads, head_dim, 0, 0, 0};
+    CAPTURE(batch, tokens, heads, head_dim);
+    CHECK(refuses<std::length_error>(x, y, table, "the extents of a view must not exceed the address space"));
+    CHECK(throws_saying<std::length_error>([&] { rope::rotate<rope::half_split>(x, y, table); },
+                                           "rope::rotate: the extents of a view"));
+  }
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
 TEST_CASE("queries and keys are refused together if one of them or their match is wrong") {
   const rope::frequency_table<float> table(rope::frequencies(8), 10);
   guarded_memory<float> a(400), b(400);

@@ -19,6 +19,10 @@ void check_view(const char* function, const head_view<T>& x) {
   if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
     ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
                                               x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
 /// Views of something are of memory; one that only tells a shape is not given to this.
