@@ -1031,8 +1031,10 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 #define ROPE_DETAIL_ROTATION_HPP
 
 #include <algorithm>  // std::copy, std::min, std::max
+#include <cmath>
 #include <cstdint>
 #include <functional>  // std::less
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -3648,19 +3650,38 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
+/// of unit * m in it.
 ///
 /// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
 template <class S>
-const S* inverted_row(const S* cos, Index pairs) {
+const S* inverted_row(const S* cos, Index pairs, double unit) {
   struct inverted_rows {};
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
-    const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-    const double scale = 1 / (c * c + s * s);
+    const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
+    const double scale = unit / (c * c + s * s);
     row[i] = static_cast<S>(c * scale);
     row[i + pairs] = static_cast<S>(s * scale);
   }
   return row;
+}
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+template <class S>
+void check_inverse(const char* function, const frequency_table<S>& table) {
+  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
+  if (table.attention_factor() > largest)
+    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
+                                              " for its inverse to be a number of the table's type, got ",
+                                              table.attention_factor()));
 }
 
 /// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
@@ -3677,10 +3698,12 @@ class rotation {
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(table_.given || back == way_back::transpose
+        invert_rows_(back == way_back::inverse &&
+                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
+        scale_(invert_rows_ || table_.given || back == way_back::transpose
                    ? S(1)
                    : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
-        invert_rows_(table_.given && back == way_back::inverse),
+        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
         in_place_(x.data == out.data) {
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
@@ -3738,7 +3761,7 @@ class rotation {
     if (identity) return;
     const S* cos = table_.cos(position);
     if constexpr (inverse)
-      if (invert_rows_) cos = inverted_row(cos, table_.pairs);
+      if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
                          streams_);
   }
@@ -3754,8 +3777,9 @@ class rotation {
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  S scale_;  // of the way back
   bool invert_rows_;
+  S scale_;      // of the way back
+  double unit_;  // of inverted_row
   bool in_place_;
   bool streams_ = false;
 };
@@ -5714,6 +5738,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                        ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
                        out.head_dim, "]"));
   check_memory(function, out);
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
@@ -5736,6 +5761,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
                message(function,
                        ": q and k both turn in place and must not share channels, which would turn "
                        "twice; to turn x into another view use the function of that name with _to"));
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
@@ -5820,8 +5846,10 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 ///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
 ///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
 ///
-/// Parameters, errors and cost are those of `rotate`.
+/// Parameters and cost are those of `rotate`.
 ///
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
+///            double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>

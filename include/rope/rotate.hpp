@@ -59,6 +59,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
                        ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
                        out.head_dim, "]"));
   check_memory(function, out);
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
@@ -81,6 +82,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
                message(function,
                        ": q and k both turn in place and must not share channels, which would turn "
                        "twice; to turn x into another view use the function of that name with _to"));
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
 
@@ -165,8 +167,10 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 ///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
 ///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
 ///
-/// Parameters, errors and cost are those of `rotate`.
+/// Parameters and cost are those of `rotate`.
 ///
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
+///            double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <cmath>
 #include <rope/rotate.hpp>
+#include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 #include "support/heads.hpp"
 
 // How close rotations are to exact arithmetic, and to the laws that exact rotations obey.
@@ -183,6 +187,56 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", ""
       CHECK(worst_difference<Layout>(z, x, bound) <= 1);
     }
   });
+}
+
+// The factor 1 / m^2 of the way back leaves the range of the type long before m does. An entry below the normal
+// numbers is off by u m at most, so that the bound of the factor 1.2 grows by sqrt(2) u.
+using wide_types = std::tuple<testing::types<float, float>, testing::types<double, double>,
+                              testing::types<double, float>, testing::types<float, double>>;
+TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inverse", "", wide_types) {
+  using T = typename TestType::channel;
+  using S = typename TestType::entry;
+  const auto bound = [](long double pair) { return 9.9L * tolerance::detail::u<T, S>() * pair; };
+  CAPTURE(seed);
+  std::vector<int> exponents = {-126, -125, -100, -64, -63, -51, -50, -49, 49, 50, 51, 63, 64, 100, 125, 126};
+  if (std::is_same_v<T, double> && std::is_same_v<S, double>)
+    for (const int exponent : {1022, 1021, 800, 512, 511, 401, 400, 399})
+      exponents.insert(exponents.end(), {exponent, -exponent});
+  for_each_layout([&]<class Layout>(Layout) {
+    for (const int exponent : exponents)
+      for (const double part : {1.0, 1.2345}) {
+        if (part > 1 && (exponent == 126 || exponent == 1022)) continue;
+        const double m = std::ldexp(part, exponent);
+        const rope::frequency_table<S> table(rope::frequencies::custom(rope::frequencies(90).inv_freq(), m),
+                                             100);
+        std::vector<T> x = testing::random_channels<T>(90, seed);
+        for (T& value : x) value = std::ldexp(value, exponent < 0 ? 20 : -20);
+        for (const std::int64_t position : {0, 1, 99}) {
+          CAPTURE(name_of<Layout>, exponent, part, position);
+          std::vector<T> y = rotated<Layout>(x, table, position);
+          rope::unrotate<Layout>(rope::thd(y.data(), 1, 1, 90), table, position);
+          CHECK(worst_difference<Layout>(y, x, bound) <= 1);
+        }
+      }
+  });
+}
+
+TEMPLATE_TEST_CASE("unrotate refuses an attention_factor without an inverse of the table's type", "", float,
+                   double) {
+  constexpr double largest = std::is_same_v<TestType, float> ? 0x1p126 : 0x1p1022;
+  const rope::frequencies above = rope::frequencies::custom(rope::frequencies(8).inv_freq(), 1.25 * largest);
+  const rope::frequency_table<TestType> table(above, 10);
+  std::vector<TestType> x(16, TestType(0.25)), before = x;
+  const auto heads = rope::thd(x.data(), 1, 1, 8), others = rope::thd(x.data() + 8, 1, 1, 8);
+  const auto refused = [](const char* function, const auto& call) {
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        call, std::string("rope::") + function + ": the attention_factor must be at most "));
+  };
+  refused("unrotate", [&] { rope::unrotate<rope::half_split>(heads, table, 3); });
+  refused("unrotate", [&] { rope::unrotate<rope::half_split>(heads, others, table, 3); });
+  refused("unrotate_to", [&] { rope::unrotate_to<rope::interleaved>(heads, others, table, 3); });
+  CHECK(x == before);
+  CHECK_NOTHROW(rope::rotate<rope::interleaved>(heads, table, 3));
 }
 
 TEMPLATE_LIST_TEST_CASE("rotating by a and then by b is rotating by a + b", "", testing::all_types) {

@@ -3,8 +3,10 @@
 #define ROPE_DETAIL_ROTATION_HPP
 
 #include <algorithm>  // std::copy, std::min, std::max
+#include <cmath>
 #include <cstdint>
 #include <functional>  // std::less
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -105,19 +107,38 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
+/// of unit * m in it.
 ///
 /// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
 template <class S>
-const S* inverted_row(const S* cos, Index pairs) {
+const S* inverted_row(const S* cos, Index pairs, double unit) {
   struct inverted_rows {};
   S* row = workspace<inverted_rows, S>(2 * pairs);
   for (Index i = 0; i < pairs; ++i) {
-    const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-    const double scale = 1 / (c * c + s * s);
+    const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
+    const double scale = unit / (c * c + s * s);
     row[i] = static_cast<S>(c * scale);
     row[i + pairs] = static_cast<S>(s * scale);
   }
   return row;
+}
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+template <class S>
+void check_inverse(const char* function, const frequency_table<S>& table) {
+  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
+  if (table.attention_factor() > largest)
+    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
+                                              " for its inverse to be a number of the table's type, got ",
+                                              table.attention_factor()));
 }
 
 /// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
@@ -134,10 +155,12 @@ class rotation {
         out_(out),
         table_(table.view()),
         positions_(positions),
-        scale_(table_.given || back == way_back::transpose
+        invert_rows_(back == way_back::inverse &&
+                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
+        scale_(invert_rows_ || table_.given || back == way_back::transpose
                    ? S(1)
                    : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
-        invert_rows_(table_.given && back == way_back::inverse),
+        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
         in_place_(x.data == out.data) {
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
@@ -195,7 +218,7 @@ class rotation {
     if (identity) return;
     const S* cos = table_.cos(position);
     if constexpr (inverse)
-      if (invert_rows_) cos = inverted_row(cos, table_.pairs);
+      if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
     rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
                          streams_);
   }
@@ -211,8 +234,9 @@ class rotation {
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  S scale_;  // of the way back
   bool invert_rows_;
+  S scale_;      // of the way back
+  double unit_;  // of inverted_row
   bool in_place_;
   bool streams_ = false;
 };
