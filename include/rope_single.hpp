@@ -2539,19 +2539,20 @@ std::int64_t as_position(I value) {
 }
 
 /// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
-inline std::int64_t advance(std::int64_t start, Index steps) {
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
   return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
 }
 
 // The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes.
+// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
+// what asks for no table either need not know where a call ends.
 
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
 
-  std::int64_t operator()(Index /*b*/, Index t) const { return start + t; }
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     if (batch > 0 && tokens > 0) {
@@ -2576,7 +2577,7 @@ struct listed_positions {
                        : 0) {}
 
   std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(ids.data[b * row_stride + t * ids.column_stride]);
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
   }
   position_range range(const char* function, Index batch, Index tokens) const {
     const Index count = ids.size();
@@ -2613,7 +2614,7 @@ template <class I>
 struct started_rows {
   integer_list<I> starts;
 
-  std::int64_t operator()(Index b, Index t) const { return static_cast<std::int64_t>(starts[b]) + t; }
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
     if (starts.size() != batch)
       ROPE_THROW(std::invalid_argument,
@@ -2640,7 +2641,7 @@ struct segmented_positions {
       const Index middle = segment + (last - segment) / 2;
       (as_position(offsets[middle]) <= t ? segment : last) = middle;
     }
-    return t - static_cast<std::int64_t>(offsets[segment]) + start_of(segment);
+    return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
     if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
@@ -2652,11 +2653,13 @@ struct segmented_positions {
                          " for ", offsets.size() - 1, " segments"));
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t length = as_position(offsets[s + 1]) - as_position(offsets[s]);
-      if (length < 0)
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end < begin)
         ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
                                                   offsets[s], " before ", offsets[s + 1]));
-      if (length == 0) continue;
+      if (end == begin) continue;
+      // No difference overflows: the first offset is 0, and none so far was below the one before.
+      const std::int64_t length = end - begin;
       range.include(start_of(s));
       range.include(advance(start_of(s), length - 1));
     }
@@ -3203,6 +3206,72 @@ class slow_pairs {
 #include <limits>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_INTEGER_RANGE_HPP
+#define ROPE_DETAIL_INTEGER_RANGE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+
+/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
+/// before they are formed.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+  return a + b;
+}
+
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+  return a - b;
+}
+
+/// Whether an Index holds `count`.
+constexpr bool is_index(std::int64_t count) {
+  return count >= (std::numeric_limits<Index>::min)() && count <= (std::numeric_limits<Index>::max)();
+}
+
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::span<const Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_INTEGER_RANGE_HPP
 
 /// Everything that can be wrong with the numbers a table is made from.
 
@@ -3240,14 +3309,14 @@ Index checked_rows(First first, Last last) {
   if (to < from)
     ROPE_THROW(std::invalid_argument,
                message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
-  if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
+  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
   return static_cast<Index>(to - from);
 }
 
 template <class S>
 std::size_t checked_entries(Index rows, Index pairs) {
-  if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
+  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
   return static_cast<std::size_t>(rows * 2 * pairs);
@@ -10165,7 +10234,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
-  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+    !detail::is_index(last - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();
@@ -10793,9 +10863,45 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequenc
 #include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_GRID_CELLS_HPP
+#define ROPE_DETAIL_GRID_CELLS_HPP
+
 #include <limits>
 #include <vector>
 
+
+/// How many cells a grid of patches has, found before memory is asked for.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
+inline Index cells(const char* function, const std::vector<Index>& extents) {
+  if (extents.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
+  for (const Index extent : extents)
+    if (extent < 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
+  const Index most =
+      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
+  if (!product_fits(extents, most))
+    ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+  Index count = 1;
+  for (const Index extent : extents)
+    if (extent == 0) return 0;
+  for (const Index extent : extents) count *= extent;
+  return count;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_GRID_CELLS_HPP
 
 /// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
 /// one row per token, axes in the order (height, width) or (time, height, width).
@@ -10813,28 +10919,6 @@ inline namespace ROPE_ABI {
 using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
 
 namespace detail {
-
-/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
-inline Index cells(const char* function, const std::vector<Index>& extents) {
-  if (extents.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
-  const Index most =
-      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  Index count = 1;
-  bool empty = false;
-  for (const Index extent : extents) {
-    if (extent < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
-    empty = empty || extent == 0;
-  }
-  if (empty) return 0;
-  for (const Index extent : extents) {
-    if (extent > most / count)
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
-    count *= extent;
-  }
-  return count;
-}
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
@@ -10874,14 +10958,17 @@ inline void require_count(const char* function, Index count) {
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
 inline integer_coordinates grid_positions(const std::vector<Index>& extents,
                                           const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
     ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
                                                       extents.size(), ", got ", first.size()));
+  if (detail::cells("grid_positions", extents) > 0)
+    for (std::size_t a = 0; a < first.size(); ++a)
+      detail::position_sum("grid_positions", first[a], extents[a] - 1);
   return detail::walk_grid<std::int64_t>("grid_positions", extents, [&](std::size_t a, Index i) {
-    return (first.empty() ? 0 : first[a]) + static_cast<std::int64_t>(i);
+    return (first.empty() ? 0 : first[a]) + i;
   });
 }
 
@@ -14687,11 +14774,12 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
       continue;
     }
     const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
     for (Index frame = 0; frame < vision.frames; ++frame)
       for (Index row = 0; row < vision.height; ++row)
         for (Index column = 0; column < vision.width; ++column)
           prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
-    if (vision.frames > 0 && vision.height > 0 && vision.width > 0) prompt.next = after(prompt.next, vision);
+    prompt.next = after(prompt.next, vision);
   }
   return prompt;
 }
@@ -15158,7 +15246,8 @@ struct rerope {
 /// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
 /// queries.
 ///
-/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size and 0 <= k <= p
+/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
+///          0 <= k <= p
 /// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
 ///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
 struct dual_chunk {
@@ -15186,28 +15275,34 @@ concept distance_rule = requires(const X& rule, std::int64_t p) {
 ///
 ///     ids[j] = position - rule.distance(position, first + j)
 ///
-/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
 template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
-  if (count < 0 || first < 0 || count > position + 1 - first)
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
                                count, " from ", first, " on"));
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index j = 0; j < count; ++j)
-    ids[static_cast<std::size_t>(j)] = position - rule.distance(position, first + j);
+    ids[static_cast<std::size_t>(j)] =
+        detail::position_difference("key_positions", position, rule.distance(position, first + j));
   return ids;
 }
 
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
 ///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///
+/// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
+///          bits; what the map throws
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
   if (count < 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index t = 0; t < count; ++t) ids[static_cast<std::size_t>(t)] = map(first + t);
   return ids;
@@ -15233,7 +15328,7 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
 
 inline std::int64_t self_extend::query(std::int64_t p) const {
   const std::int64_t grouped = key(p);  // checks the group before it divides
-  return grouped + window - window / group;
+  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
 }
 
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
@@ -15261,6 +15356,10 @@ inline std::int64_t dual_chunk::length() const {
     ROPE_THROW(std::invalid_argument,
                detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
                                chunk_size));
+  // The sum of two numbers up to chunk_size is then a position.
+  if (chunk_size > std::int64_t{1} << 62)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
   return chunk_size - local_size;
 }
 
@@ -15363,6 +15462,7 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
 #include <cmath>
 #include <concepts>  // std::convertible_to
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 
@@ -15434,7 +15534,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// \param positions    as in `rotate`
 ///
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            temperature refuses one, and what a caller's own function throws; q is then unchanged
+///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
 /// more
 ///            rounding
@@ -15447,7 +15548,9 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
-    source.range("scale_queries", q.batch, q.tokens);
+    if (source.range("scale_queries", q.batch, q.tokens).largest == (std::numeric_limits<std::int64_t>::max)())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
     for (Index b = 0; b < q.batch; ++b)
@@ -15473,6 +15576,7 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 
@@ -15482,6 +15586,19 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// rows + more, neither of them negative.
+///
+/// Throws:  std::length_error if an Index does not hold the sum
+inline Index added_rows(const char* function, Index rows, Index more) {
+  if (more > (std::numeric_limits<Index>::max)() - rows)
+    ROPE_THROW(std::length_error,
+               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
+  return rows + more;
+}
+
+}  // namespace detail
 
 /// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
 ///
@@ -15508,7 +15625,7 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
@@ -15521,6 +15638,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
         detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
                         merge, " for ", height, " and ", width));
   std::vector<std::int64_t> order;
+  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
   for (Index t = 0; t < frames; ++t)
     for (Index block_row = 0; block_row < height; block_row += merge)
       for (Index block_column = 0; block_column < width; block_column += merge)
@@ -15534,7 +15652,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
-/// Throws:  std::invalid_argument if a count is negative
+/// Throws:  std::invalid_argument if a count is negative; std::length_error
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
@@ -15543,16 +15661,17 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
         std::invalid_argument,
         detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
   using scalar = typename Derived::Scalar;
+  const char* const name = "with_unrotated_tokens";
+  const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
   Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic> rows =
-      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(before + coordinates.rows() + after,
-                                                                 coordinates.cols());
-  rows.middleRows(before, coordinates.rows()) = coordinates.derived();
+      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(count, coordinates.cols());
+  if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
   return rows;
 }
 
 /// Coordinates one below the other: images of different size laid end to end, each from its own origin.
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes
+/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
 template <class Scalar>
 Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
     const std::vector<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic>>& parts) {
@@ -15563,12 +15682,12 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
     if (part.cols() != parts.front().cols())
       ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
                                                         parts.front().cols(), " and ", part.cols()));
-    rows += part.rows();
+    rows = detail::added_rows("stacked", rows, part.rows());
   }
   Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> all(rows, parts.front().cols());
   rows = 0;
   for (const auto& part : parts) {
-    all.middleRows(rows, part.rows()) = part;
+    if (part.size() > 0) all.middleRows(rows, part.rows()) = part;
     rows += part.rows();
   }
   return all;
@@ -16075,8 +16194,9 @@ class xpos {
   /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
   static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
     const double limit = std::log(detail::largest_radius<S>) - std::abs(std::log(m));
-    for (const std::int64_t position : {first, first + rows - 1})
-      for (Index i = 0; i < growth.rates.size() && rows > 0; ++i) {
+    if (rows == 0) return;
+    for (const std::int64_t position : {first, first + (rows - 1)})
+      for (Index i = 0; i < growth.rates.size(); ++i) {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
         if (!(std::abs(exponent) <= limit))
@@ -16093,9 +16213,10 @@ class xpos {
   static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
                                   const xpos_growth& growth, int sign) {
     const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+      !detail::is_index(last - first))
       ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor int64 apart, got [", first, ", ",
+                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [", first, ", ",
                                  last, ")"));
     const Index pairs = frequencies.pairs(), rows = static_cast<Index>(last - first);
     const double m = frequencies.attention_factor();

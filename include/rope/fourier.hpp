@@ -10,6 +10,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/given_entries.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
@@ -85,7 +86,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
-  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+    !detail::is_index(last - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();

@@ -5,10 +5,11 @@
 #include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/grid_cells.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 
 /// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
@@ -27,28 +28,6 @@ inline namespace ROPE_ABI {
 using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
 
 namespace detail {
-
-/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
-inline Index cells(const char* function, const std::vector<Index>& extents) {
-  if (extents.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
-  const Index most =
-      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  Index count = 1;
-  bool empty = false;
-  for (const Index extent : extents) {
-    if (extent < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
-    empty = empty || extent == 0;
-  }
-  if (empty) return 0;
-  for (const Index extent : extents) {
-    if (extent > most / count)
-      ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
-    count *= extent;
-  }
-  return count;
-}
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
@@ -88,14 +67,17 @@ inline void require_count(const char* function, Index count) {
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
 /// \param first    coordinate of the first cell of each axis; empty: 0
 ///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
 inline integer_coordinates grid_positions(const std::vector<Index>& extents,
                                           const std::vector<std::int64_t>& first = {}) {
   if (!first.empty() && first.size() != extents.size())
     ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
                                                       extents.size(), ", got ", first.size()));
+  if (detail::cells("grid_positions", extents) > 0)
+    for (std::size_t a = 0; a < first.size(); ++a)
+      detail::position_sum("grid_positions", first[a], extents[a] - 1);
   return detail::walk_grid<std::int64_t>("grid_positions", extents, [&](std::size_t a, Index i) {
-    return (first.empty() ? 0 : first[a]) + static_cast<std::int64_t>(i);
+    return (first.empty() ? 0 : first[a]) + i;
   });
 }
 

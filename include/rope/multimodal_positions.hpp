@@ -147,11 +147,12 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
       continue;
     }
     const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
     for (Index frame = 0; frame < vision.frames; ++frame)
       for (Index row = 0; row < vision.height; ++row)
         for (Index column = 0; column < vision.width; ++column)
           prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
-    if (vision.frames > 0 && vision.height > 0 && vision.width > 0) prompt.next = after(prompt.next, vision);
+    prompt.next = after(prompt.next, vision);
   }
   return prompt;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 
 /// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
@@ -76,7 +77,8 @@ struct rerope {
 /// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
 /// queries.
 ///
-/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size and 0 <= k <= p
+/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
+///          0 <= k <= p
 /// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
 ///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
 struct dual_chunk {
@@ -104,28 +106,34 @@ concept distance_rule = requires(const X& rule, std::int64_t p) {
 ///
 ///     ids[j] = position - rule.distance(position, first + j)
 ///
-/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
 template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
-  if (count < 0 || first < 0 || count > position + 1 - first)
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
                                count, " from ", first, " on"));
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index j = 0; j < count; ++j)
-    ids[static_cast<std::size_t>(j)] = position - rule.distance(position, first + j);
+    ids[static_cast<std::size_t>(j)] =
+        detail::position_difference("key_positions", position, rule.distance(position, first + j));
   return ids;
 }
 
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
 ///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///
+/// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
+///          bits; what the map throws
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
   if (count < 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
   for (Index t = 0; t < count; ++t) ids[static_cast<std::size_t>(t)] = map(first + t);
   return ids;
@@ -151,7 +159,7 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
 
 inline std::int64_t self_extend::query(std::int64_t p) const {
   const std::int64_t grouped = key(p);  // checks the group before it divides
-  return grouped + window - window / group;
+  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
 }
 
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
@@ -179,6 +187,10 @@ inline std::int64_t dual_chunk::length() const {
     ROPE_THROW(std::invalid_argument,
                detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
                                chunk_size));
+  // The sum of two numbers up to chunk_size is then a position.
+  if (chunk_size > std::int64_t{1} << 62)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
   return chunk_size - local_size;
 }
 

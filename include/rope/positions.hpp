@@ -92,19 +92,20 @@ std::int64_t as_position(I value) {
 }
 
 /// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
-inline std::int64_t advance(std::int64_t start, Index steps) {
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
   return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
 }
 
 // The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes.
+// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
+// what asks for no table either need not know where a call ends.
 
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
 
-  std::int64_t operator()(Index /*b*/, Index t) const { return start + t; }
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     if (batch > 0 && tokens > 0) {
@@ -129,7 +130,7 @@ struct listed_positions {
                        : 0) {}
 
   std::int64_t operator()(Index b, Index t) const {
-    return static_cast<std::int64_t>(ids.data[b * row_stride + t * ids.column_stride]);
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
   }
   position_range range(const char* function, Index batch, Index tokens) const {
     const Index count = ids.size();
@@ -166,7 +167,7 @@ template <class I>
 struct started_rows {
   integer_list<I> starts;
 
-  std::int64_t operator()(Index b, Index t) const { return static_cast<std::int64_t>(starts[b]) + t; }
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
     if (starts.size() != batch)
       ROPE_THROW(std::invalid_argument,
@@ -193,7 +194,7 @@ struct segmented_positions {
       const Index middle = segment + (last - segment) / 2;
       (as_position(offsets[middle]) <= t ? segment : last) = middle;
     }
-    return t - static_cast<std::int64_t>(offsets[segment]) + start_of(segment);
+    return advance(start_of(segment), t - as_position(offsets[segment]));
   }
   position_range range(const char* function, Index /*batch*/, Index tokens) const {
     if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
@@ -205,11 +206,13 @@ struct segmented_positions {
                          " for ", offsets.size() - 1, " segments"));
     position_range range;
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t length = as_position(offsets[s + 1]) - as_position(offsets[s]);
-      if (length < 0)
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end < begin)
         ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
                                                   offsets[s], " before ", offsets[s + 1]));
-      if (length == 0) continue;
+      if (end == begin) continue;
+      // No difference overflows: the first offset is 0, and none so far was below the one before.
+      const std::int64_t length = end - begin;
       range.include(start_of(s));
       range.include(advance(start_of(s), length - 1));
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <concepts>  // std::convertible_to
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include <rope/config.hpp>
@@ -83,7 +84,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// \param positions    as in `rotate`
 ///
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            temperature refuses one, and what a caller's own function throws; q is then unchanged
+///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
 /// more
 ///            rounding
@@ -96,7 +98,9 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
-    source.range("scale_queries", q.batch, q.tokens);
+    if (source.range("scale_queries", q.batch, q.tokens).largest == (std::numeric_limits<std::int64_t>::max)())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
     for (Index b = 0; b < q.batch; ++b)

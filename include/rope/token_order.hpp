@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/grid_cells.hpp>
 #include <rope/detail/message.hpp>
 
 /// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
@@ -15,6 +17,19 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
+
+/// rows + more, neither of them negative.
+///
+/// Throws:  std::length_error if an Index does not hold the sum
+inline Index added_rows(const char* function, Index rows, Index more) {
+  if (more > (std::numeric_limits<Index>::max)() - rows)
+    ROPE_THROW(std::length_error,
+               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
+  return rows + more;
+}
+
+}  // namespace detail
 
 /// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
 ///
@@ -41,7 +56,7 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
   if (frames < 0 || height < 0 || width < 0)
@@ -54,6 +69,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
         detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
                         merge, " for ", height, " and ", width));
   std::vector<std::int64_t> order;
+  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
   for (Index t = 0; t < frames; ++t)
     for (Index block_row = 0; block_row < height; block_row += merge)
       for (Index block_column = 0; block_column < width; block_column += merge)
@@ -67,7 +83,7 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
 /// every bit as it is.
 ///
-/// Throws:  std::invalid_argument if a count is negative
+/// Throws:  std::invalid_argument if a count is negative; std::length_error
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
@@ -76,16 +92,17 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
         std::invalid_argument,
         detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
   using scalar = typename Derived::Scalar;
+  const char* const name = "with_unrotated_tokens";
+  const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
   Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic> rows =
-      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(before + coordinates.rows() + after,
-                                                                 coordinates.cols());
-  rows.middleRows(before, coordinates.rows()) = coordinates.derived();
+      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(count, coordinates.cols());
+  if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
   return rows;
 }
 
 /// Coordinates one below the other: images of different size laid end to end, each from its own origin.
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes
+/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
 template <class Scalar>
 Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
     const std::vector<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic>>& parts) {
@@ -96,12 +113,12 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
     if (part.cols() != parts.front().cols())
       ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
                                                         parts.front().cols(), " and ", part.cols()));
-    rows += part.rows();
+    rows = detail::added_rows("stacked", rows, part.rows());
   }
   Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> all(rows, parts.front().cols());
   rows = 0;
   for (const auto& part : parts) {
-    all.middleRows(rows, part.rows()) = part;
+    if (part.size() > 0) all.middleRows(rows, part.rows()) = part;
     rows += part.rows();
   }
   return all;

@@ -16,6 +16,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/gradient_kernel.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotated_operands.hpp>
 #include <rope/detail/table_row.hpp>
@@ -149,8 +150,9 @@ class xpos {
   /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
   static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
     const double limit = std::log(detail::largest_radius<S>) - std::abs(std::log(m));
-    for (const std::int64_t position : {first, first + rows - 1})
-      for (Index i = 0; i < growth.rates.size() && rows > 0; ++i) {
+    if (rows == 0) return;
+    for (const std::int64_t position : {first, first + (rows - 1)})
+      for (Index i = 0; i < growth.rates.size(); ++i) {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
         if (!(std::abs(exponent) <= limit))
@@ -167,9 +169,10 @@ class xpos {
   static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
                                   const xpos_growth& growth, int sign) {
     const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first))
+    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+      !detail::is_index(last - first))
       ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor int64 apart, got [", first, ", ",
+                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [", first, ", ",
                                  last, ")"));
     const Index pairs = frequencies.pairs(), rows = static_cast<Index>(last - first);
     const double m = frequencies.attention_factor();

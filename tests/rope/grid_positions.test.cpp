@@ -2,6 +2,7 @@
 #include <rope/grid_positions.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <rope/axes.hpp>
 #include <rope/rotate.hpp>
@@ -209,6 +210,15 @@ TEST_CASE("the centres of patches are normalised in three ways", "[grid_position
   CHECK(agrees_with(rope::patch_centres(3, 2, patch_normalisation::largest).row(5), {2.0 / 3, 0}, 15));
 }
 
+TEST_CASE("a grid whose coordinates would wrap is refused", "[grid_positions]") {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  CHECK(rope::grid_positions({2, 3}, {0, most - 2})(5, 1) == most);
+  CHECK(rope::grid_positions({0, 3}, {0, most}).rows() == 0);
+  CHECK(throws_saying<std::out_of_range>([] { rope::grid_positions({2, 3}, {0, most - 1}); },
+                                         "rope::grid_positions: positions must fit",
+                                         "got 9223372036854775806 + 2"));
+}
+
 TEST_CASE("a grid must have sensible extents", "[grid_positions]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
@@ -220,7 +230,7 @@ TEST_CASE("a grid must have sensible extents", "[grid_positions]") {
   CHECK(refuses([] { rope::patch_centres(-1, 2, patch_normalisation::largest); },
                 "rope::patch_centres: ", "got -1"));
   for (const std::vector<Index>& huge :
-       {std::vector<Index>{too_many}, {too_many, 2}, {Index{1} << 31, Index{1} << 31}})
+       {std::vector<Index>{too_many}, {too_many, 2}, {too_many / 4, too_many / 4}})
     CHECK(throws_saying<std::length_error>([&] { rope::grid_positions(huge); }, "exceeds the address space"));
   CHECK(refuses([] { rope::grid_ids({2, 3}, {4}); }, "rope::grid_ids: both grids must have the same axes"));
   CHECK(throws_saying<std::out_of_range>(

@@ -172,6 +172,13 @@ TEST_CASE("generated text decodes with a table of one axis", "[multimodal_positi
   CHECK(testing::same_bits(whole.data() + tokens * 32, decoded.data() + tokens * 32, 4 * 32));
 }
 
+TEST_CASE("a run without tokens is passed over, however many rows it has", "[multimodal_positions]") {
+  constexpr Index most = std::numeric_limits<Index>::max() / 64;
+  const auto prompt = rope::qwen_vl_positions({rope::vision_run{1, most, 0}, rope::text_run{2}}, 7);
+  CHECK(prompt.coordinates.rows() == 2);
+  CHECK(prompt.next == 9);
+}
+
 TEST_CASE("runs that make no sense are refused", "[multimodal_positions]") {
   const auto refuses = [](const std::vector<prompt_run>& runs, const auto&... parts) {
     return throws_saying<std::invalid_argument>([&] { rope::qwen_vl_positions(runs); },

@@ -283,7 +283,8 @@ TEST_CASE("segments that do not cover the tokens are refused") {
 
 TEST_CASE("segments that go backwards are refused") {
   using list = std::vector<std::int64_t>;
-  for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4}})
+  for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4},
+                              list{0, std::int64_t{1} << 32, 4}, list{0, int64_max, int64_min, 4}})
     CHECK(refuses<std::invalid_argument>(rope::segments{offsets}, 1, L, "segment offsets must not decrease"));
   CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 3 before 2"));
 }

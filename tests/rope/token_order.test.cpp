@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <rope/axes.hpp>
 #include <rope/grid_positions.hpp>
 #include <rope/rotate.hpp>
@@ -131,6 +132,21 @@ TEST_CASE("what the ranks rotate is what one device rotates", "[token_order]") {
     for (std::size_t i = 0; i < own.size(); ++i)
       CHECK(same_bits(slice.data() + i * 32, whole.data() + own[i] * 32, 32));
   }
+}
+
+TEST_CASE("orders of more tokens than an index counts are refused", "[token_order]") {
+  constexpr Index most = std::numeric_limits<Index>::max();
+  CHECK(rope::spatial_merge_order(most, most, 0, 1).empty());
+  CHECK(throws_saying<std::length_error>([] { rope::spatial_merge_order(most, 2, 2, 2); },
+                                         "rope::spatial_merge_order: the grid exceeds the address space"));
+  const integer_coordinates patches = rope::grid_positions({2});
+  CHECK(throws_saying<std::length_error>([&] { rope::with_unrotated_tokens(patches, most - 1); },
+                                         "rope::with_unrotated_tokens"));
+  CHECK(throws_saying<std::length_error>([&] { rope::with_unrotated_tokens(patches, 1, most - 2); },
+                                         "rope::with_unrotated_tokens"));
+  const integer_coordinates no_axes(most, Index{0});
+  CHECK(throws_saying<std::length_error>([&] { rope::stacked(std::vector{no_axes, no_axes}); },
+                                         "rope::stacked"));
 }
 
 TEST_CASE("orders that do not fit are refused", "[token_order]") {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>  // is_finite
 
@@ -49,14 +50,14 @@ Index checked_rows(First first, Last last) {
   if (to < from)
     ROPE_THROW(std::invalid_argument,
                message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
-  if (from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from)
+  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
   return static_cast<Index>(to - from);
 }
 
 template <class S>
 std::size_t checked_entries(Index rows, Index pairs) {
-  if (rows > (std::numeric_limits<Index>::max)() / (2 * pairs * static_cast<Index>(sizeof(S))))
+  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
   return static_cast<std::size_t>(rows * 2 * pairs);
