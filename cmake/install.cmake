@@ -11,6 +11,7 @@ set(rope_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/rope)
 set(rope_pc_dir ${CMAKE_INSTALL_DATADIR}/pkgconfig)
 
 install(TARGETS rope EXPORT rope-targets FILE_SET HEADERS)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/rope)
 install(EXPORT rope-targets NAMESPACE rope:: DESTINATION ${rope_package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rope-config.cmake.in ${PROJECT_BINARY_DIR}/rope-config.cmake
