@@ -34,6 +34,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
+// Only a file that is not there stops every compiler; what it went on to would bury the sentence above.
+#include <rope_needs_cpp20>
 #endif
 
 #include <Eigen/Core>
