@@ -16,6 +16,7 @@
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 
+#include <algorithm>  // std::max
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -143,6 +144,14 @@ using Index = Eigen::Index;
 
 #endif  // ROPE_CONFIG_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_INTEGER_RANGE_HPP
+#define ROPE_DETAIL_INTEGER_RANGE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_MESSAGE_HPP
 #define ROPE_DETAIL_MESSAGE_HPP
 
@@ -191,6 +200,64 @@ std::string message(const Parts&... parts) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_MESSAGE_HPP
+
+/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
+/// before they are formed.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+  return a + b;
+}
+
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+  return a - b;
+}
+
+/// Whether an Index holds `count`.
+constexpr bool is_index(std::int64_t count) {
+  return count >= (std::numeric_limits<Index>::min)() && count <= (std::numeric_limits<Index>::max)();
+}
+
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::span<const Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_INTEGER_RANGE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_HPP
@@ -447,8 +514,19 @@ struct score_view {
 };
 
 /// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the entries
 template <class X>
 score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents even where another one is zero.
+  const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
+                           (std::max)(keys, Index{1})};
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch, ", ",
+                                                      heads, ", ", queries, ", ", keys, "]"));
+  if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
+    ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
+                                                  "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 
@@ -3208,72 +3286,6 @@ class slow_pairs {
 #include <limits>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_INTEGER_RANGE_HPP
-#define ROPE_DETAIL_INTEGER_RANGE_HPP
-
-#include <cstdint>
-#include <limits>
-#include <span>
-
-
-/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
-/// before they are formed.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
-  return a + b;
-}
-
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
-  return a - b;
-}
-
-/// Whether an Index holds `count`.
-constexpr bool is_index(std::int64_t count) {
-  return count >= (std::numeric_limits<Index>::min)() && count <= (std::numeric_limits<Index>::max)();
-}
-
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::span<const Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_INTEGER_RANGE_HPP
 
 /// Everything that can be wrong with the numbers a table is made from.
 
@@ -9892,7 +9904,7 @@ inline std::string pairs_of(const pair_census& pairs, pair_change change, Index 
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
   std::string text = std::to_string(count) + " " + what;
   if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
-  const Index begin = first - pairs.changes.begin();
+  const auto begin = first - pairs.changes.begin();
   return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
 }
 

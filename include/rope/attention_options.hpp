@@ -2,12 +2,14 @@
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 
+#include <algorithm>  // std::max
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
 
 #include <rope/config.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>  // is_finite
 
@@ -39,8 +41,19 @@ struct score_view {
 };
 
 /// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the entries
 template <class X>
 score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents even where another one is zero.
+  const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
+                           (std::max)(keys, Index{1})};
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch, ", ",
+                                                      heads, ", ", queries, ", ", keys, "]"));
+  if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
+    ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
+                                                  "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 

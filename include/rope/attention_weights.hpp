@@ -13,6 +13,7 @@
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/detail/visibility.hpp>

@@ -85,7 +85,7 @@ inline std::string pairs_of(const pair_census& pairs, pair_change change, Index 
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
   std::string text = std::to_string(count) + " " + what;
   if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
-  const Index begin = first - pairs.changes.begin();
+  const auto begin = first - pairs.changes.begin();
   return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
 }
 

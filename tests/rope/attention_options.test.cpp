@@ -83,6 +83,21 @@ TEST_CASE("a shared axis of a score view has no stride") {
   CHECK(by_query.at(3, 2, 4)[8 * by_query.key_step()] == 4);
 }
 
+TEST_CASE("a matrix of scores has as many entries as an index counts") {
+  constexpr rope::Index large = std::numeric_limits<rope::Index>::max() / 4;
+  const float number = 0;
+  const auto refuses = [&](rope::Index b, rope::Index h, rope::Index q, rope::Index k) {
+    return testing::throws_saying<std::length_error>([&] { rope::scores(&number, b, h, q, k); },
+                                                     "rope::scores: [", "exceeds the address space");
+  };
+  CHECK(refuses(1, 1, large, 5));
+  CHECK(refuses(5, large, 1, 1));
+  CHECK(refuses(0, large, 5, 1));  // the stride of a batch is a product, too
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::scores(&number, 1, -1, 1, 1); },
+                                                      "got [1, -1, 1, 1]"));
+  CHECK(rope::scores(&number, large, 1, 4, 1).query_stride == 1);
+}
+
 TEST_CASE("segments must cover the tokens in order") {
   using list = std::vector<std::int64_t>;
   const rope::detail::attention_shape one = {1, 3, 5, 4, 8};

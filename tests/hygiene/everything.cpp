@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+// Uses every door of the library once, under whatever flags and macros a test sets, and checks what comes out
+// by laws that need no reference: a rotation keeps lengths, its inverse takes it back, a cache attends as one
+// call does. Nothing here is named by a word of macros.hpp.
+#ifdef ROPE_TEST_MACROS
+#include "macros.hpp"
+#endif
+#include <rope/rope.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+using namespace rope;
+
+int failures = 0;
+
+void expect(bool holds, const char* claim) {
+  if (holds) return;
+  std::printf("FAILED: %s\n", claim);
+  ++failures;
+}
+
+/// Whether every channel differs by no more than eight roundings of T.
+template <class T>
+bool agree(const std::vector<T>& a, const std::vector<T>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    const double bound = 8 * static_cast<double>(Eigen::NumTraits<T>::epsilon());
+    if (!(difference <= bound && difference >= -bound)) return false;
+  }
+  return a.size() == b.size();
+}
+
+constexpr Index batch = 2, tokens = 70, heads = 4, kv_heads = 2, head_dim = 8;
+
+template <class T>
+struct operands {
+  std::vector<T> q, k, v, out;
+
+  operands() {
+    const auto fill = [](std::vector<T>& x, Index count, double scale) {
+      for (Index i = 0; i < count; ++i)
+        x.push_back(static_cast<T>(scale * (static_cast<double>(i % 13) - 6)));
+    };
+    fill(q, batch * tokens * heads * head_dim, 0.1);
+    fill(k, batch * tokens * kv_heads * head_dim, 0.07);
+    fill(v, batch * tokens * kv_heads * head_dim, 0.05);
+    out.resize(q.size());
+  }
+  static head_view<T> many(std::vector<T>& x) { return bshd(x.data(), batch, tokens, heads, head_dim); }
+  static head_view<T> few(std::vector<T>& x) { return bshd(x.data(), batch, tokens, kv_heads, head_dim); }
+};
+
+template <class T, class Layout>
+void use_rotation() {
+  operands<T> x;
+  const std::vector<T> before = x.q;
+  const frequency_table<float> table(
+      frequencies(6, 1e4, yarn_scaling{.factor = 4, .original_max_position = 64}), -5, 2 * tokens);
+  const auto q = x.many(x.q);
+  const auto there_and_back = [&](const auto& positions) {
+    rotate<Layout>(q, table, positions);
+    unrotate<Layout>(q, table, positions);
+    rotate<Layout>(q, table, positions);
+    rotate_gradient<Layout>(q, table, positions);
+  };
+  const frequencies plain(6);
+  const frequency_table<float> one(plain, 2 * tokens);
+  rotate<Layout>(q, one, 3);
+  unrotate<Layout>(q, one, 3);
+  expect(agree(x.q, before), "unrotate takes rotate back");
+  std::vector<int> ids(static_cast<std::size_t>(tokens), 3);
+  const std::vector<std::int64_t> starts = {1, 60};
+  there_and_back(ids);
+  there_and_back(row_starts<std::int64_t>{starts});
+  const std::vector<std::int64_t> offsets = {0, 9, tokens};
+  rotate<Layout>(thd(x.q.data(), tokens, heads, head_dim), table, segments<std::int64_t>{offsets, starts});
+  rotate_heads<Layout>(q, std::vector<frequency_table<float>>(4, table), 2);
+  permute_channels<interleaved, half_split>(q, 6);
+  std::vector<T> wide(static_cast<std::size_t>(batch * tokens * heads * (head_dim + 3)));
+  polar<Layout>(q, bshd(wide.data(), batch, tokens, heads, head_dim + 3), table, 1);
+  scale_queries(q, llama4_temperature{}, 7);
+  angle_gradient<Layout>(q, q, table);
+  inv_freq_gradient<Layout>(q, q, table);
+  table_gradient<Layout>(q, q, table);
+}
+
+template <class T, class Layout>
+void use_attention() {
+  operands<T> x;
+  const frequency_table<float> table(frequencies(head_dim), 2 * tokens);
+  const auto q = x.many(x.q), out = x.many(x.out);
+  const auto k = x.few(x.k), v = x.few(x.v);
+  std::vector<double> sums(static_cast<std::size_t>(batch * tokens * heads)), other_sums = sums;
+  attention<Layout>(q, k, v, out, table, {.log_sum_exp = sums});
+  const std::vector<T> whole = x.out;
+
+  kv_cache<T> cache(batch, tokens, kv_heads, head_dim);
+  cache.template append<Layout>(k, v, table);
+  attention<Layout>(q, cache, out, table);
+  expect(agree(x.out, whole), "a cache attends as one call does");
+  kv_cache<T> at(batch, tokens, kv_heads, head_dim, 0, key_storage::raw);
+  at.append_at(k, v, 5);
+  at.truncate(7);
+  ring_cache<T> ring(batch, {.sinks = 2, .window = tokens, .chunk = tokens}, kv_heads, head_dim);
+  ring.template append<Layout>(k, v, table);
+  attention<Layout>(q, ring, out, table);
+
+  const std::vector<float> sinks(static_cast<std::size_t>(heads)), bias(static_cast<std::size_t>(tokens));
+  attention_options options = {.window = 9, .softcap = 3, .sinks = 2, .sink_logits = sinks, .dropout = 0.1};
+  options.bias = scores(bias.data(), 1, 1, 1, tokens);
+  attention(q, k, v, out, options);
+  std::vector<T> second = x.out;
+  merge(out, std::span<double>(sums), x.many(second), std::span<const double>(other_sums));
+  std::vector<detail::arithmetic<T>> weights(static_cast<std::size_t>(batch * heads * tokens * tokens));
+  attention_weights<Layout>(q, k, std::span(weights), table);
+
+  operands<T> d;
+  std::vector<double> d_bias(static_cast<std::size_t>(tokens)), d_sinks(static_cast<std::size_t>(heads));
+  attention(q, k, v, out, options);
+  attention_gradient(q, k, v, out, out, d.many(d.q), d.few(d.k), d.few(d.v), options,
+                     {.sink_logits = d_sinks, .bias = d_bias});
+  attention_gradient<Layout>(q, k, v, out, out, d.many(d.q), d.few(d.k), d.few(d.v), table);
+}
+
+template <class T>
+void use_block() {
+  using rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Index dim = heads * head_dim;
+  const std::vector<T> weight(static_cast<std::size_t>(dim * dim), T(0.01f));
+  const multi_head_attention<T, half_split> block({.q = {weight.data(), dim, dim, weight.data()},
+                                                   .k = {weight.data(), kv_heads * head_dim, dim},
+                                                   .v = {weight.data(), kv_heads * head_dim, dim},
+                                                   .o = {weight.data(), dim, dim},
+                                                   .q_norm = {weight.data(), head_dim},
+                                                   .k_norm = {weight.data(), head_dim}},
+                                                  {.heads = heads, .kv_heads = kv_heads});
+  const frequency_table<float> table(frequencies(head_dim), tokens);
+  const rows x = rows::Ones(2 * 5, dim);
+  rows out(2 * 5, dim), cached(2 * 5, dim), d_x(2 * 5, dim);
+  block.forward(x, 2, out, table);
+  kv_cache<T> cache(2, tokens, kv_heads, head_dim);
+  block.forward(x, cache, cached, table);
+  expect((out - cached).cwiseAbs().maxCoeff() <= T(1e-5f), "a block decodes as it prefills");
+  block.cross(x, x, 2, out, table, 0, 3);
+  multi_head_gradients<T> gradients;
+  multi_head_attention_gradient(block, x, 2, out, gradients, table);
+}
+
+void use_tables() {
+  const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Ones(5, 4);
+  table_of_angles(angles, table_form::half_width);
+  table_of_cos_sin(angles.cos().eval(), angles.sin().eval(), table_form::concatenated);
+  fourier_table<double>(frequencies(8), Eigen::ArrayXXd::Ones(4, 2), Eigen::ArrayXXd::Ones(4, 2), 4, 0, 9);
+  const xpos<float> growing(frequencies(8), 64, {.center = 32});
+  expect(growing.queries().rows() == 64, "xPos has the rows it is asked for");
+  frequency_table<double>(axial(frequencies::pixel(8), 2),
+                          grid_coordinates(evenly_spaced(3), evenly_spaced(4)));
+  frequency_table<float>(on_axes(frequencies(16), contiguous_sections({2, 3, 3})), grid_positions({2, 3, 4}));
+  const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+  expect(prompt.next == 7, "a prompt with an image goes on after its longest side");
+  const dual_chunk chunks{.chunk_size = 8, .local_size = 2};
+  expect(key_positions(chunks, 9, 0, 10).size() == 10, "every key has a position");
+  expect(context_parallel_ids(16, 4, 1).back() == 13, "a rank holds its chunk and the mirror image");
+  expect(spatial_merge_order(1, 4, 4, 2)[2] == 4, "patches that are merged lie together");
+  for (const frequencies& f :
+       {frequencies(64, 5e5, llama3_scaling{.factor = 8}), frequencies(64, 1e4, ntk_scaling{.factor = 2}),
+        frequencies(64, 1e4, dynamic_ntk_scaling{.factor = 2, .max_position = 64, .length = 128})})
+    expect(f.pairs() == 32, "a rule keeps the pairs");
+}
+
+/// Whether the call refuses what it is asked for as too large.
+template <class Call>
+bool too_large(const Call& call) {
+  try {
+    call();
+  } catch (const std::length_error&) {
+    return true;
+  } catch (const std::invalid_argument&) {
+    return true;
+  }
+  return false;
+}
+
+/// Numbers of 64 bits whose low 32 bits are small, and extents whose products are: with an Index of 32 bits,
+/// none of them may come out as what is left of it.
+void refuse_what_no_index_counts() {
+  constexpr std::int64_t rows = (std::int64_t{1} << 32) + 8;
+  const frequencies f(8);
+  const Eigen::ArrayXXd mix = Eigen::ArrayXXd::Ones(4, 2);
+  expect(too_large([&] { frequency_table<float>(f, rows); }), "rows of a table");
+  expect(too_large([&] { frequency_table<float>(f, -4, rows); }), "the range of a table");
+  expect(too_large([&] { frequency_table<float>::with_float_angles(f, 0, rows); }), "rows of float angles");
+  expect(too_large([&] { xpos<float>(f, rows, {.center = 0}); }), "rows of xPos");
+  expect(too_large([&] { fourier_table<double>(f, mix, mix, 4, 0, rows); }), "rows of a Fourier table");
+  constexpr Index half = Index{1} << 16;
+  expect(too_large([] { kv_cache<float>(half, half, 1, 8); }), "a cache");
+  expect(too_large([] { grid_positions({half, half}); }), "a grid");
+  expect(too_large([] { spatial_merge_order(1, half, half, 1); }), "an order");
+  expect(too_large([] { qwen_vl_positions({vision_run{1, half, half}}); }), "a prompt");
+  expect(too_large([] { frequencies(std::numeric_limits<Index>::max() - 1); }), "a schedule");
+  const float number = 0;
+  expect(too_large([&] { scores(&number, half, 1, half, 1); }), "a bias");
+  std::vector<float> channels(2);
+  const head_view<float> one = {channels.data(), 1, half, 1, 1, 0, 0, 0};
+  expect(too_large([&] { attention_weights(one, one, std::span<float>{}); }), "weights");
+}
+
+}  // namespace
+
+int main() {
+  if constexpr (sizeof(Index) < sizeof(std::int64_t)) refuse_what_no_index_counts();
+  use_rotation<float, interleaved>();
+  use_rotation<Eigen::bfloat16, half_split>();
+  use_attention<float, half_split>();
+  use_attention<double, interleaved>();
+  use_attention<Eigen::half, interleaved>();
+  use_block<float>();
+  use_tables();
+  return failures == 0 ? 0 : 1;
+}
