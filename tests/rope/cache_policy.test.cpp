@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include <rope/cache_policy.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <rope/kv_cache.hpp>
 #include <rope/ring_cache.hpp>
 #include <rope/rotate.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,6 +19,58 @@
 #include "support/heads.hpp"
 
 using namespace rope;
+
+namespace {
+
+/// Half split under another name, and with the two channels of one pair exchanged.
+struct same_pairs {
+  static constexpr Index first(Index i, Index) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+struct one_exchanged {
+  static constexpr Index first(Index i, Index pairs) { return i == 1 ? i + pairs : i; }
+  static constexpr Index second(Index i, Index pairs) { return i == 1 ? i : i + pairs; }
+};
+
+/// Any layout of 3 pairs.
+struct listed {
+  static inline std::array<Index, 6> channels = {};
+  static Index first(Index i, Index) { return channels[static_cast<std::size_t>(2 * i)]; }
+  static Index second(Index i, Index) { return channels[static_cast<std::size_t>(2 * i + 1)]; }
+};
+
+}  // namespace
+
+TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name") {
+  const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 8, 12);
+  const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 8);
+  const frequency_table<> table(frequencies(6), 8);
+  kv_cache<float> cache(1, 9, 2, 8);
+  cache.append<half_split>(k, k, table);
+  CHECK_NOTHROW(cache.append<same_pairs>(k, k, table));
+  CHECK_NOTHROW(cache.require<half_split>(table));
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { cache.append<interleaved>(k, k, table); }, [&] { cache.append<one_exchanged>(k, k, table); },
+           [&] { cache.require<interleaved>(table); }})
+    CHECK(testing::throws_saying<std::invalid_argument>(call, "got their table in another layout"));
+
+  // No two of all 720 layouts of 3 pairs are taken for one.
+  std::array<Index, 6> channels = {0, 1, 2, 3, 4, 5};
+  std::set<std::uint64_t> known;
+  int layouts = 0;
+  do {
+    listed::channels = channels;
+    known.insert(detail::layout_fingerprint<listed>(3));
+    ++layouts;
+  } while (std::next_permutation(channels.begin(), channels.end()));
+  CHECK(known.size() == 720);
+  CHECK(layouts == 720);
+  CHECK(known.count(detail::layout_fingerprint<half_split>(3)) == 1);
+  CHECK(known.count(detail::layout_fingerprint<interleaved>(3)) == 1);
+  // Of a single pair both layouts of the library are one.
+  CHECK(detail::layout_fingerprint<half_split>(1) == detail::layout_fingerprint<interleaved>(1));
+  CHECK(detail::layout_fingerprint<same_pairs>(1) == detail::layout_fingerprint<interleaved>(1));
+}
 
 TEST_CASE("raw storage keeps keys as they came, rotated storage keeps them turned") {
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 4, 11);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>  // std::move
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/detail/table_row.hpp>
+#include <rope/layout.hpp>
 #include <rope/phase.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
@@ -23,25 +25,47 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// An address that is the same for one layout and different for two.
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+
+/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
+/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
+/// and addresses of its own.
 template <class Layout>
-const void* layout_identity() {
-  static const char identity = 0;
-  return &identity;
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
 }
 
 /// The table and the layout that keys were rotated by; nothing for keys that came rotated.
 struct key_rotation {
-  std::uint64_t table = 0;
-  const void* layout = nullptr;
+  std::uint64_t table = 0, layout = 0;
+  bool known = false;
 
-  bool known() const { return layout != nullptr; }
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
 
 template <class Layout, class S>
 key_rotation rotation_by(const frequency_table<S>& table) {
-  return {table.fingerprint(), layout_identity<Layout>()};
+  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), true};
 }
 
 /// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
@@ -53,14 +77,14 @@ void require_rotation(const char* owner, const key_rotation& stored, const frequ
         std::invalid_argument,
         message(owner, ": keys must meet the layout and the table they were rotated by, got ", got...));
   };
-  if (!stored.known()) refuse("a table for keys that came rotated");
+  if (!stored.known) refuse("a table for keys that came rotated");
   if (stored.table == table.fingerprint()) refuse("their table in another layout");
   refuse("table ", table.fingerprint(), " for keys of table ", stored.table);
 }
 
 /// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
-  if (stored.known())
+  if (stored.known)
     ROPE_THROW(std::invalid_argument,
                message(function, ": this cache rotates its keys, give the table, got none for keys of table ",
                        stored.table));
