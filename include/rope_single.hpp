@@ -8014,235 +8014,84 @@ inline constexpr batch_row every_row = {0, true};
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_DETAIL_CACHE_ROWS_HPP
+#ifndef ROPE_DETAIL_ROW_COUNTS_HPP
+#define ROPE_DETAIL_ROW_COUNTS_HPP
 
-#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
+#include <type_traits>
 
 
-/// Which tokens each row of a cache holds, and at which positions.
+/// How many tokens each row of a batch has.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Rows [first, last) of a batch.
-struct row_range {
-  Index first;
-  Index last;
+template <class X>
+concept spannable = requires(const X& x) {
+  requires std::is_convertible_v<const X&, std::span<const std::remove_cvref_t<decltype(*x.data())>>>;
+};
+template <class X>
+concept vector_without_stride = requires {
+  requires bool(X::IsVectorAtCompileTime);
+  requires int(X::InnerStrideAtCompileTime) == 1;
+};
+/// Integers one behind the other: what a span can be made of, and Eigen vectors.
+template <class X>
+concept contiguous_integers = position_list<X> && (spannable<X> || vector_without_stride<X>);
+
+/// A list of any integers, [batch], or none: every row then has as many as there are.
+///
+/// Requires:  the list outlives the call it is given to
+class row_counts {
+ public:
+  row_counts() = default;
+  template <contiguous_integers X>
+  row_counts(const X& list)
+      : data_(list.data()),
+        size_(static_cast<std::size_t>(list.size())),
+        read_(&read<std::remove_cvref_t<decltype(*list.data())>>) {}
+
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Index operator[](std::size_t b) const { return read_(data_, b); }
+
+ private:
+  template <class I>
+  static Index read(const void* data, std::size_t b) {
+    return static_cast<Index>(as_position(static_cast<const I*>(data)[b]));
+  }
+
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  Index (*read_)(const void*, std::size_t) = nullptr;
 };
 
 /// counts [batch] or empty, each in [0, tokens].
 ///
 /// Throws:  std::invalid_argument
-inline void check_counts(const char* function, std::span<const Index> counts, Index batch, Index tokens) {
+inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
   if (counts.empty()) return;
   if (static_cast<Index>(counts.size()) != batch)
     ROPE_THROW(std::invalid_argument,
                message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
-  for (const Index count : counts)
-    if (count < 0 || count > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", count));
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
+                                                "], got ", counts[b]));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
-inline Index count_of(Index b, Index tokens, std::span<const Index> counts) {
+inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
-
-/// The positions of row b of a batch, as those of a batch of one.
-template <class Source>
-struct row_positions {
-  const Source& all;
-  Index row;
-
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
-  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
-    position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
-    return range;
-  }
-};
-template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b) {
-  return {all, b};
-}
-template <class I>
-contiguous_positions positions_of_row(const started_rows<I>& all, Index b) {
-  return {all(b, 0)};
-}
-
-/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
-/// kept like one row, so that it also has a size.
-///
-/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
-class cache_rows {
- public:
-  cache_rows(Index batch, Index capacity)
-      : batch_(batch),
-        capacity_(capacity),
-        sizes_(at((std::max)(Index{1}, batch))),
-        next_(sizes_.size()),
-        positions_(at(batch * capacity)) {}
-
-  Index size(Index b) const { return sizes_[at(b)]; }
-  std::int64_t next(Index b) const { return next_[at(b)]; }
-  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * capacity_), at(size(b))};
-  }
-  bool empty() const {
-    for (const Index size : sizes_)
-      if (size > 0) return false;
-    return true;
-  }
-
-  /// Throws:  std::invalid_argument if rows differ in size
-  Index common_size(const char* function) const {
-    for (const Index size : sizes_)
-      if (size != sizes_[0])
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
-    return sizes_[0];
-  }
-
-  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
-  /// and rows differ in size
-  row_range rows(const char* function, batch_row row) const {
-    if (row.every) {
-      common_size(function);
-      return {0, static_cast<Index>(sizes_.size())};
-    }
-    return {checked(function, row.index), row.index + 1};
-  }
-  Index checked(const char* function, Index b) const {
-    if (b < 0 || b >= batch_)
-      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
-    return b;
-  }
-
-  /// Throws:  std::length_error unless the new tokens fit
-  void check_room(const char* function, Index tokens, std::span<const Index> counts) const {
-    for (std::size_t b = 0; b < sizes_.size(); ++b) {
-      const Index count = count_of(static_cast<Index>(b), tokens, counts);
-      if (count > capacity_ - sizes_[b])
-        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
-                                              sizes_[b], " of ", capacity_));
-    }
-  }
-  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
-  /// of the positions
-  template <class Source>
-  void check_positions(const char* function, Index tokens, const Source& positions,
-                       std::span<const Index> counts) const {
-    position_range range = positions.range(function, batch_, tokens);
-    if (!counts.empty()) range = {};
-    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
-    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": positions must stay within 2^53 in magnitude, got ",
-                         range.smallest < -position_limit ? range.smallest : range.largest));
-  }
-  /// The positions may be next().
-  template <class Source>
-  void append(Index tokens, std::span<const Index> counts, const Source& positions) {
-    for (Index b = 0; b < batch_; ++b) {
-      position_range held;
-      if (size(b) > 0) held.include(next(b) - 1);
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
-        row(at(b))[size(b) + t] = positions(b, t);
-        held.include(positions(b, t));
-      }
-      if (!held.empty()) next_[at(b)] = held.largest + 1;
-    }
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
-  }
-
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
-  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
-    const Index held = size(rows.first);
-    if (first < 0 || first > last || last > held)
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
-  }
-  void truncate(const char* function, row_range rows, Index size) {
-    const Index held = this->size(rows.first);
-    if (size < 0 || size > held)
-      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
-    for (Index b = rows.first; b < rows.last; ++b) {
-      sizes_[at(b)] = size;
-      find_next(b);
-    }
-  }
-  void remove(row_range rows, Index first, Index last) {
-    for (Index b = rows.first; b < rows.last; ++b) {
-      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
-      sizes_[at(b)] -= last - first;
-      find_next(b);
-    }
-  }
-
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
-      for (Index t = first; t < last; ++t) {
-        const std::int64_t position = positions(b)[at(t)];
-        if (delta < -position_limit - position || delta > position_limit - position)
-          ROPE_THROW(std::out_of_range,
-                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
-                             " and a delta of ", delta));
-      }
-  }
-  /// The rows of a shift that nothing speaks against.
-  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
-                          batch_row row) const {
-    const row_range those = rows(function, row);
-    check_tokens(function, those, first, last);
-    check_shift(function, those, first, last, delta);
-    return those;
-  }
-  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
-      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      find_next(b);
-    }
-  }
-  void clear() {
-    std::fill(sizes_.begin(), sizes_.end(), Index{0});
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
-  }
-
- private:
-  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
-
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
-
-  void find_next(Index b) {
-    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
-    const std::span<const std::int64_t> held = positions(b);
-    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
-  }
-
-  Index batch_, capacity_;
-  std::vector<Index> sizes_;
-  std::vector<std::int64_t> next_;
-  storage<std::int64_t> positions_;  // [batch, capacity]
-};
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_CACHE_ROWS_HPP
+#endif  // ROPE_DETAIL_ROW_COUNTS_HPP
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], and how new tokens get there.
@@ -8332,7 +8181,7 @@ class cache_memory {
   /// Throws:  std::invalid_argument
   template <class K, class V>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 std::span<const Index> counts) const {
+                 const row_counts& counts) const {
     static_assert(
         can_store<K, T> && can_store<V, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
@@ -8430,6 +8279,217 @@ class cache_memory {
 #include <utility>  // std::move
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+
+/// Which tokens each row of a cache holds, and at which positions.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+
+/// The positions of row b of a batch, as those of a batch of one.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b) {
+  return {all, b};
+}
+template <class I>
+contiguous_positions positions_of_row(const started_rows<I>& all, Index b) {
+  return {all(b, 0)};
+}
+
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
+/// kept like one row, so that it also has a size.
+///
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
+class cache_rows {
+ public:
+  cache_rows(Index batch, Index capacity)
+      : batch_(batch),
+        capacity_(capacity),
+        sizes_(at((std::max)(Index{1}, batch))),
+        next_(sizes_.size()),
+        positions_(at(batch * capacity)) {}
+
+  Index size(Index b) const { return sizes_[at(b)]; }
+  std::int64_t next(Index b) const { return next_[at(b)]; }
+  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * capacity_), at(size(b))};
+  }
+  bool empty() const {
+    for (const Index size : sizes_)
+      if (size > 0) return false;
+    return true;
+  }
+
+  /// Throws:  std::invalid_argument if rows differ in size
+  Index common_size(const char* function) const {
+    for (const Index size : sizes_)
+      if (size != sizes_[0])
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+    return sizes_[0];
+  }
+
+  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
+  /// and rows differ in size
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) {
+      common_size(function);
+      return {0, static_cast<Index>(sizes_.size())};
+    }
+    return {checked(function, row.index), row.index + 1};
+  }
+  Index checked(const char* function, Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+
+  /// Throws:  std::length_error unless the new tokens fit
+  void check_room(const char* function, Index tokens, const row_counts& counts) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      if (count > capacity_ - sizes_[b])
+        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
+                                              sizes_[b], " of ", capacity_));
+    }
+  }
+  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
+  /// of the positions
+  template <class Source>
+  void check_positions(const char* function, Index tokens, const Source& positions,
+                       const row_counts& counts) const {
+    position_range range = positions.range(function, batch_, tokens);
+    if (!counts.empty()) range = {};
+    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": positions must stay within 2^53 in magnitude, got ",
+                         range.smallest < -position_limit ? range.smallest : range.largest));
+  }
+  /// The positions may be next().
+  template <class Source>
+  void append(Index tokens, const row_counts& counts, const Source& positions) {
+    for (Index b = 0; b < batch_; ++b) {
+      position_range held;
+      if (size(b) > 0) held.include(next(b) - 1);
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+        row(at(b))[size(b) + t] = positions(b, t);
+        held.include(positions(b, t));
+      }
+      if (!held.empty()) next_[at(b)] = held.largest + 1;
+    }
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
+  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+    const Index held = size(rows.first);
+    if (first < 0 || first > last || last > held)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+  }
+  void truncate(const char* function, row_range rows, Index size) {
+    const Index held = this->size(rows.first);
+    if (size < 0 || size > held)
+      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    for (Index b = rows.first; b < rows.last; ++b) {
+      sizes_[at(b)] = size;
+      find_next(b);
+    }
+  }
+  void remove(row_range rows, Index first, Index last) {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
+      sizes_[at(b)] -= last - first;
+      find_next(b);
+    }
+  }
+
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
+      for (Index t = first; t < last; ++t) {
+        const std::int64_t position = positions(b)[at(t)];
+        if (delta < -position_limit - position || delta > position_limit - position)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta));
+      }
+  }
+  /// The rows of a shift that nothing speaks against.
+  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
+                          batch_row row) const {
+    const row_range those = rows(function, row);
+    check_tokens(function, those, first, last);
+    check_shift(function, those, first, last, delta);
+    return those;
+  }
+  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
+      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      find_next(b);
+    }
+  }
+  void clear() {
+    std::fill(sizes_.begin(), sizes_.end(), Index{0});
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+  }
+
+ private:
+  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
+
+  void find_next(Index b) {
+    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
+    const std::span<const std::int64_t> held = positions(b);
+    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+  }
+
+  Index batch_, capacity_;
+  std::vector<Index> sizes_;
+  std::vector<std::int64_t> next_;
+  storage<std::int64_t> positions_;  // [batch, capacity]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_CACHE_ROWS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_DETAIL_KEY_ROTATION_HPP
@@ -8681,12 +8741,12 @@ class kv_cache {
   ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
   ///                `append(k, v, table)` besides
   /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
   ///          std::length_error if the tokens do not fit
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
     store("kv_cache::append", k, v, next_source(), counts);
   }
 
@@ -8700,7 +8760,7 @@ class kv_cache {
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              std::span<const Index> counts = {}) {
+              const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "kv_cache::append: name the pairing of the channels, append<interleaved>(...) or "
                   "append<half_split>(...)");
@@ -8721,12 +8781,12 @@ class kv_cache {
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
   template <int no_layout = 0, class K, class V, position_form P>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, std::span<const Index> counts = {}) {
+  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {}) {
     store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts);
   }
   template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
-                 std::span<const Index> counts = {}) {
+                 const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "kv_cache::append_at: name the pairing of the channels, append_at<interleaved>(...) or "
                   "append_at<half_split>(...)");
@@ -8845,14 +8905,14 @@ class kv_cache {
 
   template <class K, class V, class Source>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-                 std::span<const Index> counts) const {
+                 const detail::row_counts& counts) const {
     memory_.check_new(function, k, v, counts);
     rows_.check_room(function, k.tokens, counts);
     rows_.check_positions(function, k.tokens, positions, counts);
   }
   template <class K, class V, class Source>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             std::span<const Index> counts) {
+             const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (!rows_.empty()) detail::require_given_keys(function, rotation_);
     rotation_ = {};
@@ -8863,7 +8923,7 @@ class kv_cache {
   template <class Layout, class K, class V, class S, class Source>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
                      const frequency_table<S>& table, const Source& positions,
-                     std::span<const Index> counts) {
+                     const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
     require<Layout>(table);
@@ -8991,12 +9051,12 @@ class ring_cache {
   ///
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
     check_new(k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
@@ -9013,7 +9073,7 @@ class ring_cache {
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              std::span<const Index> counts = {}) {
+              const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "ring_cache::append: name the pairing of the channels, append<interleaved>(...) or "
                   "append<half_split>(...)");
@@ -9114,7 +9174,7 @@ class ring_cache {
     return true;
   }
   template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+  void check_new(const head_view<K>& k, const head_view<V>& v, const detail::row_counts& counts) const {
     memory_.check_new("ring_cache::append", k, v, counts);
   }
   /// Whether row b has overwritten none of tokens [first, last); sinks never are.
@@ -9126,7 +9186,7 @@ class ring_cache {
 
   template <class Layout, class K, class V, class S>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
-                     std::span<const Index> counts) {
+                     const detail::row_counts& counts) {
     check_new(k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
     require<Layout>(table);
@@ -9143,7 +9203,7 @@ class ring_cache {
 
   /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
   template <class Write>
-  void store(Index tokens, std::span<const Index> counts, const Write& write) {
+  void store(Index tokens, const detail::row_counts& counts, const Write& write) {
     const Index ring = capacity() - policy_.sinks;
     for (Index b = 0; b < batch(); ++b) {
       const Index count = detail::count_of(b, tokens, counts);
@@ -9363,7 +9423,7 @@ class cached_call {
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
               const frequency_table<S>* table, const attention_options& options,
-              std::span<const Index> counts, const Threads& threads)
+              const row_counts& counts, const Threads& threads)
       : q_(q),
         cache_(cache),
         out_(out),
@@ -9556,7 +9616,7 @@ class cached_call {
   head_view<T> out_;
   const frequency_table<S>* table_;
   attention_options options_;
-  std::span<const Index> counts_;
+  row_counts counts_;
   const Threads& threads_;
 };
 
@@ -9606,7 +9666,7 @@ inline namespace ROPE_ABI {
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
-               std::span<const Index> counts = {}, const Threads& threads = {}) {
+               const detail::row_counts& counts = {}, const Threads& threads = {}) {
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
@@ -9634,7 +9694,7 @@ template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, 
           class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
-               const attention_options& options = {}, std::span<const Index> counts = {},
+               const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
@@ -13696,7 +13756,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 /// for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
-                Index tokens, const frequency_table<S>* table, std::span<const Index> counts) {
+                Index tokens, const frequency_table<S>* table, const row_counts& counts) {
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)
@@ -14286,19 +14346,20 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
   ///                any number of tokens, chunk by chunk
-  /// \param counts  [batch] or empty: row b has counts[b] new tokens; the rest attends to nothing
+  /// \param counts  a list of any integers, [batch] or empty: row b has counts[b] new tokens; the rest attends
+  ///                to nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
   template <class Cache, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, std::span<const Index> counts = {},
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
     attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
   }
   template <class Cache, class S, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
-               std::span<const Index> counts = {}, const Threads& threads = {}) const {
+               const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the pairing of the channels to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
@@ -14372,7 +14433,7 @@ class multi_head_attention {
 
   template <class S, class Cache, class Threads>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
-                       std::span<const Index> counts, const Threads& threads) const {
+                       const detail::row_counts& counts, const Threads& threads) const {
     pass().check(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
@@ -14383,7 +14444,7 @@ class multi_head_attention {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
         now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const std::span<const Index> taken =
+      const detail::row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
                          v = heads.v.token_range(first, size),

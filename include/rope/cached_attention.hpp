@@ -53,7 +53,7 @@ inline namespace ROPE_ABI {
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
-               std::span<const Index> counts = {}, const Threads& threads = {}) {
+               const detail::row_counts& counts = {}, const Threads& threads = {}) {
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: a layout rotates by a table; give one, or leave the layout out");
   static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
@@ -81,7 +81,7 @@ template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, 
           class Threads = this_thread>
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
-               const attention_options& options = {}, std::span<const Index> counts = {},
+               const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "

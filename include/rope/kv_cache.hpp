@@ -15,6 +15,7 @@
 #include <rope/detail/cache_rows.hpp>
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/row_counts.hpp>
 #include <rope/layout.hpp>
 #include <rope/positions.hpp>
 #include <rope/table.hpp>
@@ -84,12 +85,12 @@ class kv_cache {
   ///                the model rotates keys: the cache cannot know by which table, so it takes no keys through
   ///                `append(k, v, table)` besides
   /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
   ///          std::length_error if the tokens do not fit
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
     store("kv_cache::append", k, v, next_source(), counts);
   }
 
@@ -103,7 +104,7 @@ class kv_cache {
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              std::span<const Index> counts = {}) {
+              const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "kv_cache::append: name the pairing of the channels, append<interleaved>(...) or "
                   "append<half_split>(...)");
@@ -124,12 +125,12 @@ class kv_cache {
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
   template <int no_layout = 0, class K, class V, position_form P>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, std::span<const Index> counts = {}) {
+  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {}) {
     store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts);
   }
   template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
-                 std::span<const Index> counts = {}) {
+                 const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "kv_cache::append_at: name the pairing of the channels, append_at<interleaved>(...) or "
                   "append_at<half_split>(...)");
@@ -248,14 +249,14 @@ class kv_cache {
 
   template <class K, class V, class Source>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-                 std::span<const Index> counts) const {
+                 const detail::row_counts& counts) const {
     memory_.check_new(function, k, v, counts);
     rows_.check_room(function, k.tokens, counts);
     rows_.check_positions(function, k.tokens, positions, counts);
   }
   template <class K, class V, class Source>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             std::span<const Index> counts) {
+             const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (!rows_.empty()) detail::require_given_keys(function, rotation_);
     rotation_ = {};
@@ -266,7 +267,7 @@ class kv_cache {
   template <class Layout, class K, class V, class S, class Source>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
                      const frequency_table<S>& table, const Source& positions,
-                     std::span<const Index> counts) {
+                     const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
     require<Layout>(table);

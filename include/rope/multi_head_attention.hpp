@@ -108,19 +108,20 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
   ///                any number of tokens, chunk by chunk
-  /// \param counts  [batch] or empty: row b has counts[b] new tokens; the rest attends to nothing
+  /// \param counts  a list of any integers, [batch] or empty: row b has counts[b] new tokens; the rest attends
+  ///                to nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
   template <class Cache, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, std::span<const Index> counts = {},
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
     attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
   }
   template <class Cache, class S, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
-               std::span<const Index> counts = {}, const Threads& threads = {}) const {
+               const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the pairing of the channels to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
@@ -194,7 +195,7 @@ class multi_head_attention {
 
   template <class S, class Cache, class Threads>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
-                       std::span<const Index> counts, const Threads& threads) const {
+                       const detail::row_counts& counts, const Threads& threads) const {
     pass().check(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
@@ -205,7 +206,7 @@ class multi_head_attention {
       const Index size = (std::min)(chunk, count - first);
       for (Index b = 0; b < batch; ++b)
         now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const std::span<const Index> taken =
+      const detail::row_counts taken =
           counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
                          v = heads.v.token_range(first, size),

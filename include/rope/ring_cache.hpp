@@ -12,9 +12,9 @@
 #include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/cache_memory.hpp>
-#include <rope/detail/cache_rows.hpp>  // check_counts, count_of
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/row_counts.hpp>
 #include <rope/layout.hpp>
 #include <rope/positions.hpp>
 #include <rope/table.hpp>
@@ -111,12 +111,12 @@ class ring_cache {
   ///
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]
-  /// \param counts  [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, std::span<const Index> counts = {}) {
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
     check_new(k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
@@ -133,7 +133,7 @@ class ring_cache {
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              std::span<const Index> counts = {}) {
+              const detail::row_counts& counts = {}) {
     static_assert(pair_layout<Layout>,
                   "ring_cache::append: name the pairing of the channels, append<interleaved>(...) or "
                   "append<half_split>(...)");
@@ -234,7 +234,7 @@ class ring_cache {
     return true;
   }
   template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v, std::span<const Index> counts) const {
+  void check_new(const head_view<K>& k, const head_view<V>& v, const detail::row_counts& counts) const {
     memory_.check_new("ring_cache::append", k, v, counts);
   }
   /// Whether row b has overwritten none of tokens [first, last); sinks never are.
@@ -246,7 +246,7 @@ class ring_cache {
 
   template <class Layout, class K, class V, class S>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
-                     std::span<const Index> counts) {
+                     const detail::row_counts& counts) {
     check_new(k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
     require<Layout>(table);
@@ -263,7 +263,7 @@ class ring_cache {
 
   /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
   template <class Write>
-  void store(Index tokens, std::span<const Index> counts, const Write& write) {
+  void store(Index tokens, const detail::row_counts& counts, const Write& write) {
     const Index ring = capacity() - policy_.sinks;
     for (Index b = 0; b < batch(); ++b) {
       const Index count = detail::count_of(b, tokens, counts);

@@ -9,9 +9,9 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
-#include <rope/detail/cache_rows.hpp>  // check_counts
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/row_counts.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/detail/workspace.hpp>
@@ -107,7 +107,7 @@ class cache_memory {
   /// Throws:  std::invalid_argument
   template <class K, class V>
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 std::span<const Index> counts) const {
+                 const row_counts& counts) const {
     static_assert(
         can_store<K, T> && can_store<V, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "

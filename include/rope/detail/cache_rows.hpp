@@ -12,6 +12,7 @@
 #include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/row_counts.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/positions.hpp>
 
@@ -26,25 +27,6 @@ struct row_range {
   Index first;
   Index last;
 };
-
-/// counts [batch] or empty, each in [0, tokens].
-///
-/// Throws:  std::invalid_argument
-inline void check_counts(const char* function, std::span<const Index> counts, Index batch, Index tokens) {
-  if (counts.empty()) return;
-  if (static_cast<Index>(counts.size()) != batch)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
-  for (const Index count : counts)
-    if (count < 0 || count > tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", count));
-}
-
-/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
-inline Index count_of(Index b, Index tokens, std::span<const Index> counts) {
-  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
-}
 
 /// The positions of row b of a batch, as those of a batch of one.
 template <class Source>
@@ -118,7 +100,7 @@ class cache_rows {
   }
 
   /// Throws:  std::length_error unless the new tokens fit
-  void check_room(const char* function, Index tokens, std::span<const Index> counts) const {
+  void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
       const Index count = count_of(static_cast<Index>(b), tokens, counts);
       if (count > capacity_ - sizes_[b])
@@ -130,7 +112,7 @@ class cache_rows {
   /// of the positions
   template <class Source>
   void check_positions(const char* function, Index tokens, const Source& positions,
-                       std::span<const Index> counts) const {
+                       const row_counts& counts) const {
     position_range range = positions.range(function, batch_, tokens);
     if (!counts.empty()) range = {};
     for (Index b = 0; b < batch_ && !counts.empty(); ++b)
@@ -142,7 +124,7 @@ class cache_rows {
   }
   /// The positions may be next().
   template <class Source>
-  void append(Index tokens, std::span<const Index> counts, const Source& positions) {
+  void append(Index tokens, const row_counts& counts, const Source& positions) {
     for (Index b = 0; b < batch_; ++b) {
       position_range held;
       if (size(b) > 0) held.include(next(b) - 1);

@@ -10,9 +10,9 @@
 
 #include <rope/attention.hpp>  // attention_options
 #include <rope/config.hpp>
-#include <rope/detail/cache_rows.hpp>  // count_of, check_counts
 #include <rope/detail/cached_options.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/row_counts.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/visibility.hpp>  // known_range
 #include <rope/kv_cache.hpp>
@@ -70,7 +70,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 /// for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
-                Index tokens, const frequency_table<S>* table, std::span<const Index> counts) {
+                Index tokens, const frequency_table<S>* table, const row_counts& counts) {
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)

@@ -13,9 +13,9 @@
 #include <rope/detail/attend.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/cache_memory.hpp>  // row_of, copy_channels, rotate_channels
-#include <rope/detail/cache_rows.hpp>    // count_of, check_counts
 #include <rope/detail/cached_options.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/row_counts.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/kv_cache.hpp>
@@ -65,7 +65,7 @@ class cached_call {
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
               const frequency_table<S>* table, const attention_options& options,
-              std::span<const Index> counts, const Threads& threads)
+              const row_counts& counts, const Threads& threads)
       : q_(q),
         cache_(cache),
         out_(out),
@@ -258,7 +258,7 @@ class cached_call {
   head_view<T> out_;
   const frequency_table<S>* table_;
   attention_options options_;
-  std::span<const Index> counts_;
+  row_counts counts_;
   const Threads& threads_;
 };
 
