@@ -2,11 +2,13 @@
 #ifndef ROPE_VIEW_HPP
 #define ROPE_VIEW_HPP
 
+#include <algorithm>  // std::max
 #include <concepts>
 #include <limits>
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/tensor_shape.hpp>
 
@@ -92,12 +94,9 @@ namespace detail {
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  Index room = (std::numeric_limits<Index>::max)() / bytes;
-  for (const Index extent : {a, b, c, d}) {
-    if (extent > 1) room /= extent;
-    if (room == 0) return false;
-  }
-  return true;
+  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
+                           (std::max)(d, Index{1})};
+  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
 }
 
 template <class T>
