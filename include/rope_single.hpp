@@ -5241,6 +5241,43 @@ void for_groups_of_rows(Index rows, const Body& body) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_ATTENTION_STREAMS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_WEIGHTED_SUM_HPP
+#define ROPE_DETAIL_WEIGHTED_SUM_HPP
+
+#include <type_traits>
+
+
+/// The sum that merges two parts of an attention.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
+///
+/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
+/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
+template <class T>
+void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
+  Index c = 0;
+  if constexpr (in_packets) {
+    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
+    for (; c + lanes<P> <= count; c += lanes<P>)
+      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
+  }
+  for (; c < count; ++c)
+    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_WEIGHTED_SUM_HPP
 
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
@@ -5464,9 +5501,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
     const A maximum = *total.sum == A(0) ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
     const A mine = *total.sum == A(0) ? A(0) : std::exp2(*total.maximum - maximum),
             other = std::exp2(*part.maximum - maximum);
-    const Index channels = call.v.head_dim;
-    channels_map<A>(sums, channels) = channels_map<A>(sums, channels) * mine +
-                                      const_channels_map<A>(results.sums_of(s, row), channels) * other;
+    add_shares<A>(sums, mine, results.sums_of(s, row), other, call.v.head_dim);
     *total.sum = *total.sum * mine + *part.sum * other;
     *total.maximum = maximum;
   }
@@ -7474,8 +7509,6 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                                ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
 
   using A = detail::arithmetic<T>;
-  using channels = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-  using const_channels = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
   std::size_t n = 0;
   for (Index b = 0; b < out_a.batch; ++b)
     for (Index i = 0; i < out_a.tokens; ++i)
@@ -7486,9 +7519,7 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                      b_weight = std::exp(log_sum_exp_b[n] - largest);
         const A share_a = static_cast<A>(a / (a + b_weight)),
                 share_b = static_cast<A>(b_weight / (a + b_weight));
-        channels to(out_a.at(b, i, h), out_a.head_dim);
-        const const_channels other(out_b.at(b, i, h), out_a.head_dim);
-        to = (to.template cast<A>() * share_a + other.template cast<A>() * share_b).template cast<T>();
+        detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
 }

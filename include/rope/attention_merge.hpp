@@ -12,6 +12,7 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>    // arithmetic
 #include <rope/detail/rotation.hpp>  // check_view
+#include <rope/detail/weighted_sum.hpp>
 #include <rope/view.hpp>
 
 /// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
@@ -63,8 +64,6 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                                ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
 
   using A = detail::arithmetic<T>;
-  using channels = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-  using const_channels = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
   std::size_t n = 0;
   for (Index b = 0; b < out_a.batch; ++b)
     for (Index i = 0; i < out_a.tokens; ++i)
@@ -75,9 +74,7 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
                      b_weight = std::exp(log_sum_exp_b[n] - largest);
         const A share_a = static_cast<A>(a / (a + b_weight)),
                 share_b = static_cast<A>(b_weight / (a + b_weight));
-        channels to(out_a.at(b, i, h), out_a.head_dim);
-        const const_channels other(out_b.at(b, i, h), out_a.head_dim);
-        to = (to.template cast<A>() * share_a + other.template cast<A>() * share_b).template cast<T>();
+        detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
 }

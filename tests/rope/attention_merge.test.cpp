@@ -108,6 +108,35 @@ TEST_CASE("merging with nothing changes nothing, and nothing with nothing is not
   CHECK(sums_b == sums_a);
 }
 
+TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a merge", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 66;
+  CAPTURE(seed);
+  std::mt19937 generator(seed);
+  const tensor a = random<TestType>(generator, {1, 5, 3, 29}), b = random<TestType>(generator, {1, 5, 3, 29});
+  std::vector<double> sums_a, sums_b;
+  for (int i = 0; i < 15; ++i) {
+    sums_a.push_back(static_cast<double>(generator()) * 0x1p-31 - 1);
+    sums_b.push_back(static_cast<double>(generator()) * 0x1p-31 - 1);
+  }
+  const auto merged = [&](rope::Index shift_a, rope::Index shift_b) {
+    auto to = stored<TestType>(a), other = stored<TestType>(b);
+    auto sums = sums_a;
+    to.insert(to.begin(), static_cast<std::size_t>(shift_a), TestType(0));
+    other.insert(other.begin(), static_cast<std::size_t>(shift_b), TestType(0));
+    rope::merge(rope::bshd(to.data() + shift_a, 1, 5, 3, 29), std::span<double>(sums),
+                rope::bshd(other.data() + shift_b, 1, 5, 3, 29), std::span<const double>(sums_b));
+    to.erase(to.begin(), to.begin() + shift_a);
+    return to;
+  };
+  const std::vector<TestType> expected = merged(0, 0);
+  for (rope::Index shift = 1; shift < 64 / rope::Index(sizeof(TestType)); ++shift) {
+    CAPTURE(shift);
+    CHECK(same_bits(merged(shift, 0), expected));
+    CHECK(same_bits(merged(0, shift), expected));
+  }
+}
+
 TEST_CASE("two sides weigh as much as their sums of exponentials") {
   std::vector<double> a = {1}, b = {5}, sums_a = {std::log(3.0)}, sums_b = {0};
   const auto view_of = [](auto& x) { return rope::thd(x.data(), 1, 1, 1); };

@@ -16,6 +16,7 @@
 #include <rope/detail/attention_streams.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/visibility.hpp>
+#include <rope/detail/weighted_sum.hpp>
 #include <rope/detail/workspace.hpp>
 
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
@@ -240,9 +241,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
     const A maximum = *total.sum == A(0) ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
     const A mine = *total.sum == A(0) ? A(0) : std::exp2(*total.maximum - maximum),
             other = std::exp2(*part.maximum - maximum);
-    const Index channels = call.v.head_dim;
-    channels_map<A>(sums, channels) = channels_map<A>(sums, channels) * mine +
-                                      const_channels_map<A>(results.sums_of(s, row), channels) * other;
+    add_shares<A>(sums, mine, results.sums_of(s, row), other, call.v.head_dim);
     *total.sum = *total.sum * mine + *part.sum * other;
     *total.maximum = maximum;
   }
