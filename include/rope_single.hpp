@@ -4863,7 +4863,8 @@ class tile_softmax {
     for (Index j = range.first; j < range.last; ++j) {
       if (met_[r].has_holes && hidden_[r][j]) continue;
       const auto* value = value_of(j);
-      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * static_cast<A>(value[c]);
+      for (Index c = 0; c < channels; ++c)
+        sum_of(c) = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sum_of(c)));
     }
   }
 
@@ -4992,6 +4993,19 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 
+/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
+/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
+/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
+/// channel is a product, which is rounded in one way only.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if defined(__FAST_MATH__)
+  return channels * as_computed(A(1) / divisor);
+#else
+  return channels / divisor;
+#endif
+}
+
 /// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
@@ -4999,7 +5013,7 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
     std::fill(out, out + count, T(0));
   else
     channels_map<T>(out, count) =
-        (const_channels_map<A>(sums, count) / (sum * static_cast<A>(1 - rules.options().dropout)))
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
             .template cast<T>();
 }
 
@@ -5043,6 +5057,10 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
+// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
+// strides: every term is held as_computed.
 
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
@@ -5150,8 +5168,9 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   }
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
-      totals[i] = multiply_add(queries[i / count * query_stride + d],
-                               static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]);
+      totals[i] =
+          as_computed(multiply_add(queries[i / count * query_stride + d],
+                                   static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]));
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
@@ -5221,8 +5240,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
       for (Index j = 0; j < count; ++j)
-        sum = multiply_add(weights[r * panel_shape<A>::tile + j],
-                           static_cast<A>(values.rows[j * values.stride + c]), sum);
+        sum = as_computed(multiply_add(weights[r * panel_shape<A>::tile + j],
+                                       static_cast<A>(values.rows[j * values.stride + c]), sum));
       sums[r * sum_stride + c] = sum;
     }
 }

@@ -169,6 +169,45 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, dou
   }
 }
 
+TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not change an output's bits", "",
+                   float, double, Eigen::half, Eigen::bfloat16) {
+  // Vectors of up to 64 bytes begin elsewhere in every row. 2 queries are decoded, 40 are a prefill. Values
+  // of one channel lie side by side, or apart.
+  const std::uint32_t seed = 65;
+  features::dice dice(seed);
+  const long queries = GENERATE(2, 40), channels = GENERATE(1, 29);
+  const extents e = {2, queries, 77, 4, 1, 23, channels};
+  CAPTURE(seed, queries, channels);
+  const operands x = random_operands<TestType>(dice.generator(), e);
+  const auto q = stored<TestType>(x.q), k = stored<TestType>(x.k);
+  const auto attended = [&](rope::Index shift, rope::Index pad) {
+    const auto framed = [&](std::vector<TestType>& memory, long tokens, long heads) {
+      const rope::Index row = channels + pad, stride = heads * row;
+      memory.resize(static_cast<std::size_t>(e.batch * tokens * stride + shift));
+      return rope::head_view<TestType>{memory.data() + shift, e.batch, tokens, heads, channels,
+                                       tokens * stride,       stride,  row};
+    };
+    std::vector<TestType> values, outputs;
+    const auto v = framed(values, e.keys, e.kv_heads), out = framed(outputs, queries, e.heads);
+    tensor result(e.batch, queries, e.heads, channels);
+    for_each_element(x.v, [&](long b, long t, long h, long c) {
+      v.at(b, t, h)[c] = static_cast<TestType>(x.v(b, t, h, c));
+    });
+    rope::attention(view(q, x.q), view(k, x.k), rope::head_view<const TestType>(v), out,
+                    {.dropout = 0.25, .dropout_seed = 5});
+    for_each_element(result, [&](long b, long t, long h, long c) {
+      result(b, t, h, c) = static_cast<double>(out.at(b, t, h)[c]);
+    });
+    return result;
+  };
+  const tensor expected = attended(0, 0);
+  for (rope::Index shift = 0; shift < 64 / rope::Index(sizeof(TestType)); ++shift)
+    for (const rope::Index pad : {0, 3}) {
+      CAPTURE(shift, pad);
+      CHECK(same_bits(attended(shift, pad), expected));
+    }
+}
+
 TEST_CASE("keys may lie in any order, tile after tile") {
   // Tiles of 128 keys in reversed order. The shifts put the first and the last position of a tile next to the
   // first and the last query of a block, where a tile is just seen or just not seen.

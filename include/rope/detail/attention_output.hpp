@@ -9,7 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
-#include <rope/detail/exp2.hpp>  // log2_e, ln_2
+#include <rope/detail/exp2.hpp>  // log2_e, ln_2, as_computed
 #include <rope/detail/visibility.hpp>
 
 /// How the softmax of a query begins, and what is made of it in the end.
@@ -29,6 +29,19 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 
+/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
+/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
+/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
+/// channel is a product, which is rounded in one way only.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if defined(__FAST_MATH__)
+  return channels * as_computed(A(1) / divisor);
+#else
+  return channels / divisor;
+#endif
+}
+
 /// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
@@ -36,7 +49,7 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
     std::fill(out, out + count, T(0));
   else
     channels_map<T>(out, count) =
-        (const_channels_map<A>(sums, count) / (sum * static_cast<A>(1 - rules.options().dropout)))
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
             .template cast<T>();
 }
 

@@ -116,7 +116,8 @@ class tile_softmax {
     for (Index j = range.first; j < range.last; ++j) {
       if (met_[r].has_holes && hidden_[r][j]) continue;
       const auto* value = value_of(j);
-      for (Index c = 0; c < channels; ++c) sum_of(c) += weights[j] * static_cast<A>(value[c]);
+      for (Index c = 0; c < channels; ++c)
+        sum_of(c) = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sum_of(c)));
     }
   }
 

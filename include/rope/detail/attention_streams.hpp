@@ -11,6 +11,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/exp2.hpp>  // as_computed
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 
@@ -28,6 +29,10 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
+// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
+// strides: every term is held as_computed.
 
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
@@ -135,8 +140,9 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   }
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
-      totals[i] = multiply_add(queries[i / count * query_stride + d],
-                               static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]);
+      totals[i] =
+          as_computed(multiply_add(queries[i / count * query_stride + d],
+                                   static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]));
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
@@ -206,8 +212,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
       for (Index j = 0; j < count; ++j)
-        sum = multiply_add(weights[r * panel_shape<A>::tile + j],
-                           static_cast<A>(values.rows[j * values.stride + c]), sum);
+        sum = as_computed(multiply_add(weights[r * panel_shape<A>::tile + j],
+                                       static_cast<A>(values.rows[j * values.stride + c]), sum));
       sums[r * sum_stride + c] = sum;
     }
 }
