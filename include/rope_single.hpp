@@ -4489,68 +4489,34 @@ EIGEN_ALWAYS_INLINE P as_computed(P x) {
   return x;
 }
 
-#if defined(EIGEN_VECTORIZE_AVX512)
+/// 2^x for an x in [2^lowest, 2^127) (double: 2^1023), taken apart: n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is no normal number. What x - n is not a number for, n is neither.
 template <class P>
-inline constexpr bool has_scaling = sizeof(P) == 64;
-#else
+struct power_of_two {
+  P n, power;
+};
 template <class P>
-inline constexpr bool has_scaling = false;
-#endif
-
-/// The integer next to each lane, half to even; |x| < 2^21.
-template <class P>
-EIGEN_ALWAYS_INLINE P nearest_integer(const P& x) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (has_scaling<P>) {
-    // The forms with a mask of all lanes: GCC 12 warns of an undefined register in the others.
-    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    if constexpr (lanes<P> == 16)
-      return P(_mm512_maskz_roundscale_ps(0xffff, __m512(x), nearest));
-    else
-      return P(_mm512_maskz_roundscale_pd(0xff, __m512d(x), nearest));
-  } else
-#endif
-  {
-    // In the binade of this number the last place is one.
-    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-    const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52));
-    return as_computed(subtract(as_computed(add(x, shift)), shift));
-  }
-}
-
-/// x 2^n for integers n, where x and the result are normal numbers.
-template <class P>
-EIGEN_ALWAYS_INLINE P scale_by_power_of_two(const P& x, const P& n) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (has_scaling<P>) {
-    if constexpr (lanes<P> == 16)
-      return P(_mm512_maskz_scalef_ps(0xffff, __m512(x), __m512(n)));
-    else
-      return P(_mm512_maskz_scalef_pd(0xff, __m512d(x), __m512d(n)));
-  } else
-#endif
-  {
-    using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-    using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-    constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-    // The low bits of n + shift are n; moved to the place of the exponent they add to that of x.
-    const P shifted = add(n, fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 : 0x1.8p52)));
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
+  // the exponent of 2^(n - 1) as a number stores it.
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
 #if defined(__GNUC__)
-    typedef bits words __attribute__((vector_size(sizeof(P))));
-    words a, b;
-    std::memcpy(&a, &x, sizeof a);
-    std::memcpy(&b, &shifted, sizeof b);
-    a += b << mantissa;
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
 #else
-    bits a[lanes<P>], b[lanes<P>];
-    std::memcpy(a, &x, sizeof a);
-    std::memcpy(b, &shifted, sizeof b);
-    for (int i = 0; i < lanes<P>; ++i) a[i] += b[i] << mantissa;
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
 #endif
-    P result;
-    std::memcpy(&result, &a, sizeof a);
-    return result;
-  }
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
 }
 
 inline constexpr double log2_e = 1.4426950408889634074;
@@ -4568,20 +4534,22 @@ inline constexpr double exp2_coefficients<double>[] = {
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
 
-/// 2^x for x <= 0, and for x up to 1000 where the result is representable. Below 2^-125 (float) or 2^-1021
-/// (double) the result is that number: no weight is ever denormal, which costs some processors a hundred
-/// cycles. 1 at 0. Not a number where x is not.
+/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
+/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
+/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/laws/exp2.test.cpp)
 template <class P>
 EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -125 : -1021)));
-  const P n = nearest_integer(bounded), r = as_computed(subtract(bounded, n));
-  P p = fill<P>(exp2_coefficients<A>[0]);
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  P p = fill<P>(2 * exp2_coefficients<A>[0]);
   for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
-    p = multiply_add(p, r, fill<P>(exp2_coefficients<A>[i]));
-  return scale_by_power_of_two(multiply_add(p, r, fill<P>(A(1))), n);
+    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
 
 }  // namespace detail
@@ -7472,7 +7440,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 #ifndef ROPE_ATTENTION_MERGE_HPP
 #define ROPE_ATTENTION_MERGE_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::copy_n, std::max
 #include <cmath>
 #include <cstddef>
 #include <span>
@@ -7490,7 +7458,7 @@ inline namespace ROPE_ABI {
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is. Learned sink logits belong to one side only.
+/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to one side only.
 ///
 /// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
 /// the last key of the part, as if there were no other.
@@ -7532,7 +7500,13 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
   for (Index b = 0; b < out_a.batch; ++b)
     for (Index i = 0; i < out_a.tokens; ++i)
       for (Index h = 0; h < out_a.heads; ++h, ++n) {
-        // The log-sum-exp of no keys is a number far below all others, so that its side has a weight of zero.
+        // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
+        if (log_sum_exp_b[n] == attention_options::no_keys) continue;
+        if (log_sum_exp_a[n] == attention_options::no_keys) {
+          std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
+          log_sum_exp_a[n] = log_sum_exp_b[n];
+          continue;
+        }
         const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
         const double a = std::exp(log_sum_exp_a[n] - largest),
                      b_weight = std::exp(log_sum_exp_b[n] - largest);

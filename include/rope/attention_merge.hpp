@@ -2,12 +2,13 @@
 #ifndef ROPE_ATTENTION_MERGE_HPP
 #define ROPE_ATTENTION_MERGE_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::copy_n, std::max
 #include <cmath>
 #include <cstddef>
 #include <span>
 #include <type_traits>
 
+#include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>    // arithmetic
@@ -26,7 +27,7 @@ inline namespace ROPE_ABI {
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is. Learned sink logits belong to one side only.
+/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to one side only.
 ///
 /// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
 /// the last key of the part, as if there were no other.
@@ -68,7 +69,13 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
   for (Index b = 0; b < out_a.batch; ++b)
     for (Index i = 0; i < out_a.tokens; ++i)
       for (Index h = 0; h < out_a.heads; ++h, ++n) {
-        // The log-sum-exp of no keys is a number far below all others, so that its side has a weight of zero.
+        // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
+        if (log_sum_exp_b[n] == attention_options::no_keys) continue;
+        if (log_sum_exp_a[n] == attention_options::no_keys) {
+          std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
+          log_sum_exp_a[n] = log_sum_exp_b[n];
+          continue;
+        }
         const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
         const double a = std::exp(log_sum_exp_a[n] - largest),
                      b_weight = std::exp(log_sum_exp_b[n] - largest);
