@@ -7968,7 +7968,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #define ROPE_CACHE_POLICY_HPP
 
 
-/// The choices that the caches of keys and values have in common.
+/// The choices that the caches of keys and values offer.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -7992,6 +7992,17 @@ enum class ring_positions {
   /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
   /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
+};
+
+/// How many tokens a ring_cache keeps, and how it counts them.
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  ring_positions positions = ring_positions::sequence;
 };
 
 /// One row of a batch, for the functions of a cache that otherwise change every row:
@@ -8312,6 +8323,122 @@ class cache_memory {
 #include <string>
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_DETAIL_NEWEST_TOKENS_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+
+/// Which tokens of a cache the queries of a call without counts are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
+struct lost_tokens {
+  Index behind, removed;
+
+  /// How many of them were among the newest `newest` tokens of the row.
+  Index among(Index newest) const {
+    return (std::max)(Index{0}, (std::min)(newest - behind, removed));
+  }
+  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
+};
+
+/// What the rows of a cache took in its last appends. The newest tokens of two rows are those of the same
+/// columns of what was appended as long as every row takes all of it and every row loses the same. Where that
+/// ends, it is still known what each row has of the last append.
+///
+/// Invariant: the newest `even_` tokens of every row came in the same columns. If there are none, row b has
+///            the first counts_[b] of the `width_` tokens of the last append, and they are its newest ones.
+class newest_tokens {
+ public:
+  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+
+  void append(Index tokens, const row_counts& counts) {
+    bool full = true;
+    for (std::size_t b = 0; b < counts_.size(); ++b) {
+      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      full = full && counts_[b] == tokens;
+    }
+    width_ = tokens;
+    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+  }
+
+  /// Rows [first, last) lose tokens, row b lost_of(b).
+  template <class LostOf>
+  void forget(Index first, Index last, const LostOf& lost_of) {
+    last = (std::min)(last, static_cast<Index>(counts_.size()));
+    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    for (Index b = first; b < last; ++b) {
+      const lost_tokens lost = lost_of(b);
+      alike = alike && lost == lost_of(first);
+      any = any || lost.removed > 0;
+      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+    }
+    if (!any) return;
+    if (even_ > 0) {
+      width_ = (std::min)(width_, even_);
+      if (alike) {
+        width_ -= lost_of(first).among(width_);
+        if (even_ != all) even_ -= lost_of(first).among(even_);
+        return;
+      }
+      even_ = recent ? 0 : width_;
+      std::fill(counts_.begin(), counts_.end(), width_);
+      if (!recent) return;
+    }
+    for (Index b = first; b < last; ++b) {
+      Index& count = counts_[static_cast<std::size_t>(b)];
+      const lost_tokens lost = lost_of(b);
+      const Index gone = lost.among(count);
+      if (gone > 0 && lost.behind > 0) width_ = unknown;
+      count -= gone;
+    }
+  }
+
+  void clear() {
+    width_ = 0;
+    even_ = all;
+  }
+
+  /// How many of `queries` tokens of a call each row has, [batch], its newest ones; empty: all of them.
+  ///
+  /// Throws:  std::invalid_argument if that cannot be known
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && width_ == unknown)
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": rows took or lost tokens on their own, give counts; what is left of the last "
+                         "append has gaps, got q.tokens = ",
+                         queries));
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": rows took or lost tokens on their own, give counts; without them q.tokens must be ",
+                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_,
+                       ", what was appended since, got ", queries));
+  }
+
+ private:
+  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
+
+  std::vector<Index> counts_;
+  Index width_ = 0, even_ = all;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_NEWEST_TOKENS_HPP
 
 /// Which tokens each row of a cache holds, and at which positions.
 
@@ -8358,7 +8485,8 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
-        positions_(at(batch * capacity)) {}
+        positions_(at(batch * capacity)),
+        newest_(batch) {}
 
   Index size(Index b) const { return sizes_[at(b)]; }
   std::int64_t next(Index b) const { return next_[at(b)]; }
@@ -8433,6 +8561,7 @@ class cache_rows {
     }
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+    newest_.append(tokens, counts);
   }
 
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size
@@ -8446,12 +8575,14 @@ class cache_rows {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held)
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
       find_next(b);
     }
   }
   void remove(row_range rows, Index first, Index last) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
       sizes_[at(b)] -= last - first;
@@ -8487,7 +8618,9 @@ class cache_rows {
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    newest_.clear();
   }
+  const newest_tokens& newest() const { return newest_; }
 
  private:
   static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
@@ -8505,6 +8638,7 @@ class cache_rows {
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   storage<std::int64_t> positions_;  // [batch, capacity]
+  newest_tokens newest_;
 };
 
 }  // namespace detail
@@ -8756,6 +8890,11 @@ class kv_cache {
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.
   std::span<const std::int64_t> next_positions() const { return rows_.next(); }
+  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in cached_attention.hpp
+  std::span<const Index> query_counts(Index queries) const {
+    return rows_.newest().counts("attention", queries);
+  }
 
   /// Copies new tokens behind the stored ones.
   ///
@@ -8987,17 +9126,6 @@ class kv_cache {
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// How many tokens a ring_cache keeps, and how it counts them.
-struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
-  Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
-  Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
-  Index chunk = 1;
-  ring_positions positions = ring_positions::sequence;
-};
-
 /// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
 /// is in slot
 ///
@@ -9035,6 +9163,7 @@ class ring_cache {
         seen_(static_cast<std::size_t>(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
+        newest_(batch),
         positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
 
   Index batch() const { return memory_.batch(); }
@@ -9058,6 +9187,8 @@ class ring_cache {
   }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
   std::span<const std::int64_t> next_positions() const { return seen_; }
+  /// As in kv_cache.
+  std::span<const Index> query_counts(Index queries) const { return newest_.counts("attention", queries); }
 
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
@@ -9129,6 +9260,9 @@ class ring_cache {
                    detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
                                    " were overwritten and the window of token ", size, " needs them"));
     }
+    newest_.forget(first, last, [&](Index b) {
+      return detail::lost_tokens{0, static_cast<Index>(seen_[at(b)] - size)};
+    });
     for (Index b = first; b < last; ++b) {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
@@ -9142,6 +9276,7 @@ class ring_cache {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
     std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
     std::fill(used_.begin(), used_.end(), Index{0});
+    newest_.clear();
   }
 
   /// The keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws:
@@ -9188,7 +9323,8 @@ class ring_cache {
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,
-                 detail::message(function, ": a position in a sequence must not be negative, got ", position));
+                 detail::message(function, ": a position in a sequence must not be negative, got ",
+                                 position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -9240,6 +9376,7 @@ class ring_cache {
       seen_[at(b)] = end;
       oldest_[at(b)] = oldest;
     }
+    newest_.append(tokens, counts);
   }
 
   ring_policy policy_;
@@ -9249,6 +9386,7 @@ class ring_cache {
   std::vector<std::int64_t> seen_;           // tokens of each row so far
   std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
   std::vector<Index> used_;                  // slots of each row that were ever written
+  detail::newest_tokens newest_;
   detail::storage<std::int64_t> positions_;  // [batch, slots]
 };
 
@@ -9493,6 +9631,7 @@ class cached_call {
     };
     require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
     require(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
     if (table_ == nullptr && raw())
@@ -9659,8 +9798,10 @@ inline namespace ROPE_ABI {
 ///     attention(q, cache, out);
 ///
 /// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
-/// + i. A key is visible by its position: `causal` where it is not after the query's, `window` by the
-/// difference of the two. A ring_cache brings its own window and sinks.
+/// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
+/// any then has a query for every token of that append, and row b those that it took. A key is visible by its
+/// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
+/// brings its own window and sinks.
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
 /// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
@@ -9671,15 +9812,17 @@ inline namespace ROPE_ABI {
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}
-/// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
-///                are written for the rest
+/// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
+///                are written for the rest. Empty: those of the last append, less what a row has lost of it
+///                since. Where rows took and lost the same in several appends, there may also be fewer or more
+///                queries than that append had tokens
 ///
-/// Requires:  out shares no element with q unless it is the same view; counts are those of the last append,
-///            as without them every row is taken to end with `tokens` queries
+/// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, or a ring has overwritten keys that a query sees or is
-///            given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, it is not known without counts which tokens the queries are
+///            because rows took or lost some on their own, or a ring has overwritten keys that a query sees
+///            or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for

@@ -4,7 +4,7 @@
 
 #include <rope/config.hpp>
 
-/// The choices that the caches of keys and values have in common.
+/// The choices that the caches of keys and values offer.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -28,6 +28,17 @@ enum class ring_positions {
   /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
   /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
+};
+
+/// How many tokens a ring_cache keeps, and how it counts them.
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  ring_positions positions = ring_positions::sequence;
 };
 
 /// One row of a batch, for the functions of a cache that otherwise change every row:

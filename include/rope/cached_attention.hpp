@@ -24,8 +24,10 @@ inline namespace ROPE_ABI {
 ///     attention(q, cache, out);
 ///
 /// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
-/// + i. A key is visible by its position: `causal` where it is not after the query's, `window` by the
-/// difference of the two. A ring_cache brings its own window and sinks.
+/// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
+/// any then has a query for every token of that append, and row b those that it took. A key is visible by its
+/// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
+/// brings its own window and sinks.
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
 /// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
@@ -36,15 +38,17 @@ inline namespace ROPE_ABI {
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}
-/// \param counts  [batch] or empty, as they were given to `append`: row b has counts[b] queries, and zeros
-///                are written for the rest
+/// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
+///                are written for the rest. Empty: those of the last append, less what a row has lost of it
+///                since. Where rows took and lost the same in several appends, there may also be fewer or more
+///                queries than that append had tokens
 ///
-/// Requires:  out shares no element with q unless it is the same view; counts are those of the last append,
-///            as without them every row is taken to end with `tokens` queries
+/// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, or a ring has overwritten keys that a query sees or is
-///            given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, it is not known without counts which tokens the queries are
+///            because rows took or lost some on their own, or a ring has overwritten keys that a query sees
+///            or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for

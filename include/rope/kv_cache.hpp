@@ -78,6 +78,11 @@ class kv_cache {
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.
   std::span<const std::int64_t> next_positions() const { return rows_.next(); }
+  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in cached_attention.hpp
+  std::span<const Index> query_counts(Index queries) const {
+    return rows_.newest().counts("attention", queries);
+  }
 
   /// Copies new tokens behind the stored ones.
   ///

@@ -14,6 +14,7 @@
 #include <rope/detail/cache_memory.hpp>
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/newest_tokens.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/layout.hpp>
 #include <rope/positions.hpp>
@@ -24,17 +25,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// How many tokens a ring_cache keeps, and how it counts them.
-struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
-  Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
-  Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
-  Index chunk = 1;
-  ring_positions positions = ring_positions::sequence;
-};
 
 /// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
 /// is in slot
@@ -73,6 +63,7 @@ class ring_cache {
         seen_(static_cast<std::size_t>(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
+        newest_(batch),
         positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
 
   Index batch() const { return memory_.batch(); }
@@ -96,6 +87,8 @@ class ring_cache {
   }
   /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
   std::span<const std::int64_t> next_positions() const { return seen_; }
+  /// As in kv_cache.
+  std::span<const Index> query_counts(Index queries) const { return newest_.counts("attention", queries); }
 
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
@@ -167,6 +160,9 @@ class ring_cache {
                    detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
                                    " were overwritten and the window of token ", size, " needs them"));
     }
+    newest_.forget(first, last, [&](Index b) {
+      return detail::lost_tokens{0, static_cast<Index>(seen_[at(b)] - size)};
+    });
     for (Index b = first; b < last; ++b) {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
@@ -180,6 +176,7 @@ class ring_cache {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
     std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
     std::fill(used_.begin(), used_.end(), Index{0});
+    newest_.clear();
   }
 
   /// The keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws:
@@ -226,7 +223,8 @@ class ring_cache {
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
       ROPE_THROW(std::out_of_range,
-                 detail::message(function, ": a position in a sequence must not be negative, got ", position));
+                 detail::message(function, ": a position in a sequence must not be negative, got ",
+                                 position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -278,6 +276,7 @@ class ring_cache {
       seen_[at(b)] = end;
       oldest_[at(b)] = oldest;
     }
+    newest_.append(tokens, counts);
   }
 
   ring_policy policy_;
@@ -287,6 +286,7 @@ class ring_cache {
   std::vector<std::int64_t> seen_;           // tokens of each row so far
   std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
   std::vector<Index> used_;                  // slots of each row that were ever written
+  detail::newest_tokens newest_;
   detail::storage<std::int64_t> positions_;  // [batch, slots]
 };
 

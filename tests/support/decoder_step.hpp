@@ -39,8 +39,9 @@ struct step {
   std::vector<Index> counts;
   const reference::model& m;
 
-  step(const reference::model& model, const std::vector<std::vector<reference::token>>& rows)
-      : batch(static_cast<Index>(rows.size())), tokens(0), m(model) {
+  step(const reference::model& model, const std::vector<std::vector<reference::token>>& rows,
+       Index at_least = 0)
+      : batch(static_cast<Index>(rows.size())), tokens(at_least), m(model) {
     for (const auto& row : rows) {
       counts.push_back(static_cast<Index>(row.size()));
       tokens = (std::max)(tokens, counts.back());

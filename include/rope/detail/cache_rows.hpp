@@ -12,6 +12,7 @@
 #include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/newest_tokens.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/positions.hpp>
@@ -61,7 +62,8 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
-        positions_(at(batch * capacity)) {}
+        positions_(at(batch * capacity)),
+        newest_(batch) {}
 
   Index size(Index b) const { return sizes_[at(b)]; }
   std::int64_t next(Index b) const { return next_[at(b)]; }
@@ -136,6 +138,7 @@ class cache_rows {
     }
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+    newest_.append(tokens, counts);
   }
 
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size
@@ -149,12 +152,14 @@ class cache_rows {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held)
       ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       sizes_[at(b)] = size;
       find_next(b);
     }
   }
   void remove(row_range rows, Index first, Index last) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
       sizes_[at(b)] -= last - first;
@@ -190,7 +195,9 @@ class cache_rows {
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    newest_.clear();
   }
+  const newest_tokens& newest() const { return newest_; }
 
  private:
   static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
@@ -208,6 +215,7 @@ class cache_rows {
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   storage<std::int64_t> positions_;  // [batch, capacity]
+  newest_tokens newest_;
 };
 
 }  // namespace detail

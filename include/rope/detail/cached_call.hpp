@@ -113,6 +113,7 @@ class cached_call {
     };
     require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
     require(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
     if (table_ == nullptr && raw())
