@@ -270,6 +270,191 @@ constexpr bool product_fits(std::span<const Index> extents,
 #include <type_traits>
 #include <utility>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_OWNED_ARRAY_HPP
+#define ROPE_OWNED_ARRAY_HPP
+
+#include <limits>
+#include <memory>       // std::destroy_at, std::construct_at
+#include <type_traits>  // std::type_identity_t
+#include <utility>      // std::move
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_STORAGE_HPP
+#define ROPE_DETAIL_STORAGE_HPP
+
+#include <cstddef>
+#include <new>          // std::align_val_t
+#include <type_traits>  // std::is_trivially_default_constructible_v
+#include <vector>
+
+
+/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
+/// written before its owner writes it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline constexpr std::size_t cache_line = 64;
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  // All are equal, so containers always take each other's memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+
+  T* allocate(std::size_t count) {
+    if (count > static_cast<std::size_t>(-1) / sizeof(T))
+      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
+  }
+  void deallocate(T* data, std::size_t /*count*/) noexcept {
+    ::operator delete (data, std::align_val_t{cache_line});
+  }
+
+  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+
+/// Elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_STORAGE_HPP
+
+/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
+/// that two translation units of different instruction sets share by name and not by meaning: one takes it
+/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
+/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  storage<Scalar> numbers;
+};
+
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+
+}  // namespace detail
+
+/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
+/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+
+ public:
+  using const_map = detail::const_array_map<Scalar, Columns>;
+
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
+        map_type(memory::numbers.data(), rows, columns) {}
+  explicit owned_array(Index rows)
+  requires(Columns == 1)
+      : owned_array(rows, 1) {}
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values)
+      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
+    if constexpr (is_row<Derived>)
+      map_type::operator=(values.derived().transpose().array());
+    else
+      map_type::operator=(values.derived().array());
+  }
+
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    std::destroy_at(&other);
+    std::construct_at(&other);
+  }
+  ~owned_array() = default;
+
+  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
+  owned_array& operator=(owned_array other) noexcept {
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+
+  /// Another shape; the numbers are then indeterminate.
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  void resize(Index rows)
+  requires(Columns == 1)
+  { *this = owned_array(rows); }
+
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+
+ private:
+  template <class Derived>
+  static constexpr bool is_row =
+      Columns == 1 && int(Derived::RowsAtCompileTime) == 1 && int(Derived::ColsAtCompileTime) != 1;
+
+  static std::size_t checked_size(Index rows, Index columns) {
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
+    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
+                                                    "] must not be negative nor exceed the address space"));
+    return static_cast<std::size_t>(rows * columns);
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_OWNED_ARRAY_HPP
 
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
@@ -304,8 +489,8 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 struct schedule {
   Index rotary_dim;
   long double base;
-  Eigen::Array<long double, Eigen::Dynamic, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;                            // m
+  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;           // m
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -335,9 +520,12 @@ concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
 /// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
-///            attention_factor is finite and positive. Immutable.
+///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
+  /// Doubles [pairs, axes] of the frequencies.
+  using inv_freq_map = owned_array<double>::const_map;
+
   /// The original schedule, on one axis.
   ///
   ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
@@ -376,7 +564,7 @@ class frequencies {
           detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    Eigen::ArrayXXd inv_freq(pairs, 1);
+    owned_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
     return frequencies(std::move(inv_freq), 1.0);
   }
@@ -391,7 +579,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(Eigen::ArrayXXd::Ones(pairs, 1), 1.0);
+    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -413,8 +601,8 @@ class frequencies {
       return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
   }
 
-  /// inv_freq [pairs, axes], rad per unit of position.
-  const Eigen::ArrayXXd& inv_freq() const { return inv_freq_; }
+  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
+  inv_freq_map inv_freq() const { return inv_freq_.map(); }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -426,7 +614,7 @@ class frequencies {
   double attention_factor() const { return attention_factor_; }
 
  private:
-  frequencies(Eigen::ArrayXXd inv_freq, double attention_factor)
+  frequencies(owned_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
@@ -477,7 +665,7 @@ class frequencies {
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
-  Eigen::ArrayXXd inv_freq_;
+  owned_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
 
@@ -2143,64 +2331,6 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 
 #include <cstddef>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_STORAGE_HPP
-#define ROPE_DETAIL_STORAGE_HPP
-
-#include <cstddef>
-#include <new>          // std::align_val_t
-#include <type_traits>  // std::is_trivially_default_constructible_v
-#include <vector>
-
-
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-inline constexpr std::size_t cache_line = 64;
-
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-
-  T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-
-/// Elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_STORAGE_HPP
 
 /// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
 
@@ -2794,6 +2924,7 @@ concept position_form = requires(const P& positions) {
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>  // std::move
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -3168,7 +3299,7 @@ class turning_rate {
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
-  explicit coordinate_phases(const Eigen::ArrayXXd& inv_freq)
+  explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)
@@ -3232,7 +3363,7 @@ namespace detail {
 /// below half a radian at every position, so that nothing of it is lost to whole turns.
 class slow_pairs {
  public:
-  explicit slow_pairs(const Eigen::ArrayXXd& inv_freq) : raised_(inv_freq) {
+  explicit slow_pairs(const frequencies::inv_freq_map& inv_freq) : raised_(inv_freq) {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
       for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
@@ -3244,7 +3375,7 @@ class slow_pairs {
   }
 
   /// inv_freq [pairs, axes], times 2^shift where a pair is slow.
-  const Eigen::ArrayXXd& raised() const { return raised_; }
+  frequencies::inv_freq_map raised() const { return raised_.map(); }
 
   /// Writes the entries of the slow pairs of a row, whose phases are those of raised().
   template <class S>
@@ -3264,7 +3395,7 @@ class slow_pairs {
     Index pair;
     int shift;
   };
-  Eigen::ArrayXXd raised_;
+  owned_array<double> raised_;
   std::vector<slow_pair> pairs_;
 };
 
@@ -3326,12 +3457,16 @@ Index checked_rows(First first, Last last) {
   return static_cast<Index>(to - from);
 }
 
+/// Rows whose entries fit in memory.
 template <class S>
-std::size_t checked_entries(Index rows, Index pairs) {
+Index checked_entries(Index rows, Index pairs) {
+  if (pairs == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
-  return static_cast<std::size_t>(rows * 2 * pairs);
+  return rows;
 }
 
 /// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
@@ -3347,7 +3482,7 @@ double checked_magnitude(double attention_factor) {
 
 /// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
 template <class Derived>
-Eigen::ArrayXXd checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
@@ -3355,7 +3490,7 @@ Eigen::ArrayXXd checked_coordinates(Index axes, const Eigen::DenseBase<Derived>&
   if (coordinates.cols() != axes)
     ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
                                               "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const Eigen::Array<coordinate, Eigen::Dynamic, Eigen::Dynamic> given = coordinates.derived().array();
+  const owned_array<coordinate> given = coordinates;
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
@@ -3413,10 +3548,12 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 31);
 }
 
-inline std::uint64_t mix(std::uint64_t hash, const Eigen::ArrayXXd& values) {
+/// An array [rows, columns] of doubles.
+template <class Derived>
+std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
   for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values(r, c)));
+    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
   return hash;
 }
 
@@ -3440,7 +3577,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads, layers and heads.
+/// Invariant: immutable; safe to share between threads, layers and heads. Without rows once it was moved from.
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
@@ -3456,6 +3593,8 @@ class frequency_table {
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// Doubles [pairs, axes] or [rows, axes].
+  using double_map = owned_array<double>::const_map;
 
   /// Positions 0 .. count - 1.
   ///
@@ -3505,7 +3644,7 @@ class frequency_table {
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.by_position_ = false;
-    for (Index r = 0; r < table.rows_; ++r) {
+    for (Index r = 0; r < table.rows(); ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
@@ -3519,18 +3658,18 @@ class frequency_table {
   }
 
   /// Number of positions.
-  Index rows() const { return rows_; }
+  Index rows() const { return entries_.cols(); }
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
+  double_map inv_freq() const { return frequencies_.inv_freq(); }
   /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  const Eigen::ArrayXXd& coordinates() const { return coordinates_; }
+  double_map coordinates() const { return coordinates_.map(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
-  std::int64_t last() const { return first_ + rows_; }
+  std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
   /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
@@ -3574,10 +3713,9 @@ class frequency_table {
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(frequencies),
         first_(first),
-        rows_(rows),
         fingerprint_(detail::mix(
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
-        entries_(detail::checked_entries<S>(rows, pairs())) {}
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
   /// addition per pair away from the row before it, as far as a rounded step carries.
@@ -3588,7 +3726,7 @@ class frequency_table {
     std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
     for (std::size_t i = 0; i < step.size(); ++i)
       step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
-    for (Index r = 0; r < rows_; ++r) {
+    for (Index r = 0; r < this->rows(); ++r) {
       const std::int64_t position = first + r;
       if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
         for (std::size_t i = 0; i < step.size(); ++i)
@@ -3598,17 +3736,17 @@ class frequency_table {
     }
   }
 
-  frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
+  frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
-    fingerprint_ = detail::mix(fingerprint_, coordinates);
-    coordinates_ = coordinates;
+    coordinates_ = std::move(coordinates);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_);
     by_position_ = false;
     const detail::slow_pairs slow(inv_freq());
     detail::coordinate_phases phases(slow.raised());
-    at_origin_.assign(static_cast<std::size_t>(rows_), 0);
-    for (Index r = 0; r < rows_; ++r) {
-      write_row(r, phases.at(coordinates.row(r)), slow);
-      at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
+    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    for (Index r = 0; r < rows(); ++r) {
+      write_row(r, phases.at(coordinates_.row(r)), slow);
+      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
@@ -3634,11 +3772,10 @@ class frequency_table {
 
   frequencies frequencies_;
   std::int64_t first_;
-  Index rows_;
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
-  Eigen::ArrayXXd coordinates_;
-  detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
+  owned_array<double> coordinates_;
+  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos [pairs], then sin [pairs], of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
@@ -7769,7 +7906,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(pairs, axes);
+  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
     inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
@@ -7913,7 +8050,8 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  owned_array<double> inv_freq =
+      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
@@ -7942,7 +8080,7 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
-  Eigen::ArrayXXd inv_freq = directions.derived().template cast<double>().array();
+  owned_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
   return frequencies::custom(inv_freq, schedule.attention_factor());
 }
@@ -7954,7 +8092,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
-  Eigen::ArrayXXd inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
   return frequencies::custom(inv_freq, schedule.attention_factor());
 }
@@ -10401,7 +10539,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(Eigen::ArrayXd::Zero(pairs), attention_factor);
+    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
   }
 };
 
@@ -10450,13 +10588,14 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
         std::invalid_argument,
         detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
   std::vector<double> kept;
-  for (const double inv_freq : schedule.inv_freq().reshaped())
-    if (inv_freq > 2 * std::numbers::pi / max_position) kept.push_back(inv_freq);
+  for (Index i = 0; i < schedule.pairs(); ++i)
+    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq()(i, 0));
   if (kept.empty())
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  return frequencies::custom(Eigen::Map<const Eigen::ArrayXd>(kept.data(), static_cast<Index>(kept.size())),
+  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
                              schedule.attention_factor());
 }
 
@@ -10487,8 +10626,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                  std::int64_t last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
-  const Eigen::ArrayXXd to_cos = cos_mix.derived().template cast<double>().array(),
-                        to_sin = sin_mix.derived().template cast<double>().array();
+  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                            to_sin = sin_mix.derived().template cast<double>();
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
@@ -10506,7 +10645,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     step[j] = phase_of(kept.inv_freq()(static_cast<Index>(j), 0));
     now[j] = step[j] * first;
   }
-  Eigen::ArrayXd cos(count), sin(count);
+  owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
       "fourier_table", detail::given_entries::origin(pairs, m), first, static_cast<Index>(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {
@@ -10651,7 +10790,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
                                    std::int64_t first = 0, double attention_factor = 1.0) {
   static_assert(detail::is_real<Derived>,
                 "table_of_angles: angles are float or double; 16-bit types lose them");
-  const auto& values = angles.derived().eval();
+  const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
   std::vector<phase> phases(static_cast<std::size_t>(pairs));
   return detail::given_entries::table<S>(
@@ -10681,8 +10820,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const auto& turns = rotations.derived().eval();
-  const auto& speeds = ranges.derived().eval();
+  const owned_array<typename Derived::Scalar> turns = rotations;
+  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
   const Index count = speeds.size(), pairs = turns.cols() * count;
   if (pairs == 0)
     ROPE_THROW(
@@ -10725,8 +10864,8 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
                                     table_form form, std::int64_t first = 0) {
   static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
                 "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
-  const auto& c = cos.derived().eval();
-  const auto& s = sin.derived().eval();
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_cos_sin", c, s);
   const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
   detail::checked_pairs("table_of_cos_sin", "sin", s, form);
@@ -10756,8 +10895,8 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
                                     std::int64_t first = 0) {
   static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
                 "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
-  const auto& c = cos.derived().eval();
-  const auto& s = sin.derived().eval();
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_entries", c, s);
   const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
   return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
@@ -10854,9 +10993,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
-Eigen::ArrayXXd sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                               const Threads& threads) {
-  Eigen::ArrayXXd sums = Eigen::ArrayXXd::Zero(pairs, x.batch * x.tokens);
+  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -10868,9 +11007,9 @@ Eigen::ArrayXXd sums_by_token(const head_view<const X>& x, const head_view<const
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-Eigen::ArrayXXd sums_by_row(const Eigen::ArrayXXd& by_token, Index tokens, const frequency_table<S>& table,
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
                             const Source& positions) {
-  Eigen::ArrayXXd by_row = Eigen::ArrayXXd::Zero(table.rows(), by_token.rows());
+  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
   for (Index token = 0; token < by_token.cols(); ++token)
     by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
         by_token.col(token).transpose();
@@ -10880,16 +11019,16 @@ Eigen::ArrayXXd sums_by_row(const Eigen::ArrayXXd& by_token, Index tokens, const
 /// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
-Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                               Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<Eigen::ArrayXXd> partial(static_cast<std::size_t>(pieces));
+  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    Eigen::ArrayXd sums(pairs);
+    owned_array<double, 1> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
+      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         sums.setZero();
@@ -10899,8 +11038,8 @@ Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const
       partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
-  for (const Eigen::ArrayXXd& sums : partial) total += sums;
+  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+  for (const owned_array<double>& sums : partial) total += sums;
   return total;
 }
 
@@ -11016,8 +11155,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                               const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -11039,8 +11178,8 @@ Eigen::ArrayXXd angle_gradient(head_view<X> x, head_view<G> d_x, const frequency
 /// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                  const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                      const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -11048,7 +11187,7 @@ Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const freque
   const auto source = detail::position_source(positions, x.tokens);
   detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
   detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const Eigen::ArrayXXd& coordinates = table.coordinates();
+  const auto coordinates = table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
       heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
@@ -11066,8 +11205,8 @@ Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const freque
 /// Returns:  [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                    const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -11075,15 +11214,15 @@ Eigen::ArrayXXd coordinate_gradient(head_view<X> x, head_view<G> d_x, const freq
   const auto source = detail::position_source(positions, x.tokens);
   detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
   detail::check_made_from_frequencies("coordinate_gradient", table);
-  const Eigen::ArrayXXd d_angle =
+  const owned_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const Eigen::ArrayXXd by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
   return detail::sums_by_row(by_token, x.tokens, table, source);
 }
 
 /// The gradient by the entries of a table.
 struct cos_sin_gradient {
-  Eigen::ArrayXXd cos, sin;  // [rows, pairs]
+  owned_array<double> cos, sin;  // [rows, pairs]
 };
 
 /// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
@@ -11171,24 +11310,22 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is a plain Eigen array: `coordinates.col(axis) += shift` moves it along one axis,
-/// and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (owned_array.hpp): `coordinates.col(axis) += shift` moves it along
+/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
 /// Integer coordinates [rows, axes].
-using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
+using integer_coordinates = owned_array<std::int64_t>;
 
 namespace detail {
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
-Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> walk_grid(const char* function,
-                                                               const std::vector<Index>& extents,
-                                                               const At& at) {
+owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> grid(rows, static_cast<Index>(extents.size()));
+  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
   Index repeat = rows;  // rows for which a coordinate stays
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
@@ -11199,11 +11336,8 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> walk_grid(const char* funct
 
 /// A row or column of numbers as a column of double.
 template <class Derived>
-Eigen::ArrayXd column_of(const Eigen::DenseBase<Derived>& list) {
-  if constexpr (Derived::ColsAtCompileTime == 1)
-    return list.derived().template cast<double>().array();
-  else
-    return list.derived().transpose().template cast<double>().array();
+owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+  return list.derived().template cast<double>();
 }
 
 inline void require_count(const char* function, Index count) {
@@ -11241,10 +11375,10 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
 ///
 /// Throws:  std::length_error
 template <class... Axes>
-Eigen::ArrayXXd grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const Eigen::ArrayXd lists[] = {detail::column_of(axes)...};
+  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
   return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
                                    [&](std::size_t a, Index i) { return lists[a](i); });
 }
@@ -11282,9 +11416,9 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
-inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last = 1) {
+inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
   detail::require_count("evenly_spaced", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
   for (Index i = 0; i < count; ++i)
     axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
@@ -11295,9 +11429,9 @@ inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
-inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end) {
+inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
   detail::require_count("evenly_spaced_before", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
   return axis;
@@ -11312,7 +11446,7 @@ inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
-inline Eigen::ArrayXd evenly_spaced_in_crop(Index count, double first, double end) {
+inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
   detail::require_count("evenly_spaced_in_crop", count);
   if (count == 0) return {};
   return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
@@ -11328,9 +11462,9 @@ inline Eigen::ArrayXd evenly_spaced_in_crop(Index count, double first, double en
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
-inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
-                                           Index base_width = 45) {
-  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return Eigen::ArrayXXd(0, 3);
+inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
+                                               Index base_height = 30, Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
   if (base_height <= 0 || base_width <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
@@ -11342,8 +11476,8 @@ inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index wid
                covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
   const double top = std::nearbyint((most_h - covered_h) / 2),
                left = std::nearbyint((most_w - covered_w) / 2);
-  const Eigen::ArrayXd rows = evenly_spaced_in_crop(height, top, top + covered_h),
-                       columns = evenly_spaced_in_crop(width, left, left + covered_w);
+  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
+                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
   return detail::walk_grid<double>(
       "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
         return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
@@ -11353,9 +11487,9 @@ inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index wid
 /// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline Eigen::ArrayXd cell_centres(Index count, double low, double high) {
+inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
   detail::require_count("cell_centres", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
   return axis;
@@ -11382,7 +11516,7 @@ enum class patch_normalisation {
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline Eigen::ArrayXXd patch_centres(Index height, Index width, patch_normalisation normalisation) {
+inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
   const std::vector<Index> extents = {height, width};
   const Index larger = height > width ? height : width, smaller = height > width ? width : height;
   return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
@@ -12388,7 +12522,7 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const Eigen::Array<long double, Eigen::Dynamic, 1> linear = schedule.inv_freq / yarn.factor;
+    const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
     yarn.apply(schedule);
     if (ext_factor != 1)
       schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
@@ -14965,7 +15099,7 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 /// Where the tokens of a prompt are, and where generation goes on.
 template <class Scalar>
 struct prompt_positions {
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> coordinates;  // [tokens, 3]: time, height, width
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
   Scalar next;  // of the first token after the prompt, on all axes
 
   /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
@@ -15303,7 +15437,7 @@ class polar_bias {
       ROPE_THROW(std::invalid_argument,
                  detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
-    const auto& values = bias.derived().eval();
+    const owned_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
@@ -15868,8 +16002,7 @@ inline Index added_rows(const char* function, Index rows, Index more) {
 /// Throws:  std::out_of_range if there is no such row
 template <class Derived>
 auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
-  Eigen::Array<typename Derived::Scalar, Eigen::Dynamic, Eigen::Dynamic> rows(
-      static_cast<Index>(order.size()), coordinates.cols());
+  owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
   for (std::size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0 || order[r] >= coordinates.rows())
       ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
@@ -15926,18 +16059,18 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
-  Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic> rows =
-      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(count, coordinates.cols());
+  owned_array<scalar> rows = owned_array<scalar>::Zero(count, coordinates.cols());
   if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
   return rows;
 }
 
 /// Coordinates one below the other: images of different size laid end to end, each from its own origin.
 ///
+/// \param parts  of one type: what a builder returns, or Eigen arrays
+///
 /// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
-template <class Scalar>
-Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
-    const std::vector<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic>>& parts) {
+template <class Part>
+owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
   if (parts.empty())
     ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
   Index rows = 0;
@@ -15947,7 +16080,7 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
                                                         parts.front().cols(), " and ", part.cols()));
     rows = detail::added_rows("stacked", rows, part.rows());
   }
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> all(rows, parts.front().cols());
+  owned_array<typename Part::Scalar> all(rows, parts.front().cols());
   rows = 0;
   for (const auto& part : parts) {
     if (part.size() > 0) all.middleRows(rows, part.rows()) = part;
@@ -16118,7 +16251,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(inner_dim / 2, 3);
+  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0 ? 1 : static_cast<long double>(base) * detail::inverse_power(base, count - 1 - k, count - 1);
@@ -16171,7 +16304,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  Eigen::ArrayXd inv_freq(count);
+  owned_array<double, 1> inv_freq(count);
   for (Index k = 0; k < count; ++k)
     inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / first *
                                       (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
@@ -16250,7 +16383,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
-  Eigen::ArrayXXd inv_freq(2 * quarter, 2);
+  owned_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
   inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
   inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
@@ -16310,7 +16443,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  Eigen::ArrayXd inv_freq(bands);
+  owned_array<double, 1> inv_freq(bands);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
@@ -16359,7 +16492,7 @@ inline namespace ROPE_ABI {
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
 /// 1;
 ///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
-inline Eigen::ArrayXd xpos_rates(Index rotary_dim, double gamma = 0.4) {
+inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
@@ -16367,7 +16500,7 @@ inline Eigen::ArrayXd xpos_rates(Index rotary_dim, double gamma = 0.4) {
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
   const auto d = static_cast<double>(rotary_dim);
-  Eigen::ArrayXd rates(rotary_dim / 2);
+  owned_array<double, 1> rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i)
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
@@ -16381,7 +16514,7 @@ struct xpos_growth {
   /// Positions in which a pair grows by exp(rate).
   double scale_base = 512;
   /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  Eigen::ArrayXd rates = {};
+  owned_array<double, 1> rates = {};
 };
 
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -16431,7 +16564,7 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  const Eigen::ArrayXd& rates() const { return growth_.rates; }
+  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
 
  private:
   static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
@@ -16502,7 +16635,7 @@ class xpos {
     std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(result, detail::mix(rule, Eigen::ArrayXXd(growth.rates)));
+    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
     return result;
   }
 
@@ -16555,8 +16688,8 @@ enum class xpos_side { queries, keys };
 /// Accuracy:  products and sums in double, in one order whatever the threads
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXd rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                             const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                     const P& positions = P{}, const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "rate_gradient: name the pairing of the channels, "
                 "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
@@ -16574,8 +16707,8 @@ Eigen::ArrayXd rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, c
 /// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                  const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                      const P& positions = P{}, const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "inv_freq_gradient: name the pairing of the channels, "
                 "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");

@@ -12,6 +12,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
@@ -81,7 +82,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(pairs, axes);
+  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
     inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
@@ -225,7 +226,8 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  owned_array<double> inv_freq =
+      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
@@ -254,7 +256,7 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
-  Eigen::ArrayXXd inv_freq = directions.derived().template cast<double>().array();
+  owned_array<double> inv_freq = directions.derived().template cast<double>();
   for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
   return frequencies::custom(inv_freq, schedule.attention_factor());
 }
@@ -266,7 +268,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
   if (first < 0 || first >= schedule.pairs() || step <= 0)
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
-  Eigen::ArrayXXd inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
   for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
   return frequencies::custom(inv_freq, schedule.attention_factor());
 }

@@ -13,6 +13,7 @@
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
 #include <rope/table.hpp>
 
@@ -40,13 +41,14 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
         std::invalid_argument,
         detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
   std::vector<double> kept;
-  for (const double inv_freq : schedule.inv_freq().reshaped())
-    if (inv_freq > 2 * std::numbers::pi / max_position) kept.push_back(inv_freq);
+  for (Index i = 0; i < schedule.pairs(); ++i)
+    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq()(i, 0));
   if (kept.empty())
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  return frequencies::custom(Eigen::Map<const Eigen::ArrayXd>(kept.data(), static_cast<Index>(kept.size())),
+  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
                              schedule.attention_factor());
 }
 
@@ -77,8 +79,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                  std::int64_t last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
-  const Eigen::ArrayXXd to_cos = cos_mix.derived().template cast<double>().array(),
-                        to_sin = sin_mix.derived().template cast<double>().array();
+  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                            to_sin = sin_mix.derived().template cast<double>();
   const Index count = kept.pairs(), mixed = to_cos.cols();
   detail::check_same_shape("fourier_table", to_cos, to_sin);
   if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
@@ -96,7 +98,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     step[j] = phase_of(kept.inv_freq()(static_cast<Index>(j), 0));
     now[j] = step[j] * first;
   }
-  Eigen::ArrayXd cos(count), sin(count);
+  owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
       "fourier_table", detail::given_entries::origin(pairs, m), first, static_cast<Index>(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {

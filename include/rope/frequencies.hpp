@@ -12,6 +12,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/owned_array.hpp>
 
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
@@ -46,8 +47,8 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 struct schedule {
   Index rotary_dim;
   long double base;
-  Eigen::Array<long double, Eigen::Dynamic, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;                            // m
+  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;           // m
 
   /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(long double new_base) {
@@ -77,9 +78,12 @@ concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
 /// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
-///            attention_factor is finite and positive. Immutable.
+///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
+  /// Doubles [pairs, axes] of the frequencies.
+  using inv_freq_map = owned_array<double>::const_map;
+
   /// The original schedule, on one axis.
   ///
   ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
@@ -118,7 +122,7 @@ class frequencies {
           detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    Eigen::ArrayXXd inv_freq(pairs, 1);
+    owned_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
     return frequencies(std::move(inv_freq), 1.0);
   }
@@ -133,7 +137,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(Eigen::ArrayXXd::Ones(pairs, 1), 1.0);
+    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -155,8 +159,8 @@ class frequencies {
       return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
   }
 
-  /// inv_freq [pairs, axes], rad per unit of position.
-  const Eigen::ArrayXXd& inv_freq() const { return inv_freq_; }
+  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
+  inv_freq_map inv_freq() const { return inv_freq_.map(); }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.
@@ -168,7 +172,7 @@ class frequencies {
   double attention_factor() const { return attention_factor_; }
 
  private:
-  frequencies(Eigen::ArrayXXd inv_freq, double attention_factor)
+  frequencies(owned_array<double> inv_freq, double attention_factor)
       : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
     if (pairs() == 0 || axes() == 0)
       ROPE_THROW(std::invalid_argument,
@@ -219,7 +223,7 @@ class frequencies {
                  detail::message("frequencies: ", pairs, " pairs exceed the address space"));
   }
 
-  Eigen::ArrayXXd inv_freq_;
+  owned_array<double> inv_freq_;
   double attention_factor_ = 1.0;
 };
 

@@ -13,6 +13,7 @@
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/table_row.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
 #include <rope/table.hpp>
 
@@ -128,7 +129,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
                                    std::int64_t first = 0, double attention_factor = 1.0) {
   static_assert(detail::is_real<Derived>,
                 "table_of_angles: angles are float or double; 16-bit types lose them");
-  const auto& values = angles.derived().eval();
+  const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
   std::vector<phase> phases(static_cast<std::size_t>(pairs));
   return detail::given_entries::table<S>(
@@ -158,8 +159,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
                 "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
   static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const auto& turns = rotations.derived().eval();
-  const auto& speeds = ranges.derived().eval();
+  const owned_array<typename Derived::Scalar> turns = rotations;
+  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
   const Index count = speeds.size(), pairs = turns.cols() * count;
   if (pairs == 0)
     ROPE_THROW(
@@ -202,8 +203,8 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
                                     table_form form, std::int64_t first = 0) {
   static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
                 "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
-  const auto& c = cos.derived().eval();
-  const auto& s = sin.derived().eval();
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_cos_sin", c, s);
   const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
   detail::checked_pairs("table_of_cos_sin", "sin", s, form);
@@ -233,8 +234,8 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
                                     std::int64_t first = 0) {
   static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
                 "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
-  const auto& c = cos.derived().eval();
-  const auto& s = sin.derived().eval();
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_entries", c, s);
   const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
   return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,

@@ -9,6 +9,7 @@
 #include <rope/detail/gradient_kernel.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/layout.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
@@ -121,8 +122,8 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
 /// Cost:      one read of x and d_x, and pairs doubles per token
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                               const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -144,8 +145,8 @@ Eigen::ArrayXXd angle_gradient(head_view<X> x, head_view<G> d_x, const frequency
 /// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                  const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                      const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -153,7 +154,7 @@ Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const freque
   const auto source = detail::position_source(positions, x.tokens);
   detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
   detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const Eigen::ArrayXXd& coordinates = table.coordinates();
+  const auto coordinates = table.coordinates();
   return detail::weighted_sums<Layout, part::across>(
       heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
@@ -171,8 +172,8 @@ Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const freque
 /// Returns:  [table.rows(), axes], the shape of table.coordinates()
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                    const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
@@ -180,15 +181,15 @@ Eigen::ArrayXXd coordinate_gradient(head_view<X> x, head_view<G> d_x, const freq
   const auto source = detail::position_source(positions, x.tokens);
   detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
   detail::check_made_from_frequencies("coordinate_gradient", table);
-  const Eigen::ArrayXXd d_angle =
+  const owned_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const Eigen::ArrayXXd by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
   return detail::sums_by_row(by_token, x.tokens, table, source);
 }
 
 /// The gradient by the entries of a table.
 struct cos_sin_gradient {
-  Eigen::ArrayXXd cos, sin;  // [rows, pairs]
+  owned_array<double> cos, sin;  // [rows, pairs]
 };
 
 /// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's

@@ -11,6 +11,7 @@
 #include <rope/detail/grid_cells.hpp>
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/owned_array.hpp>
 
 /// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
 /// one row per token, axes in the order (height, width) or (time, height, width).
@@ -18,24 +19,22 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is a plain Eigen array: `coordinates.col(axis) += shift` moves it along one axis,
-/// and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (owned_array.hpp): `coordinates.col(axis) += shift` moves it along
+/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
 /// Integer coordinates [rows, axes].
-using integer_coordinates = Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic>;
+using integer_coordinates = owned_array<std::int64_t>;
 
 namespace detail {
 
 /// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
-Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> walk_grid(const char* function,
-                                                               const std::vector<Index>& extents,
-                                                               const At& at) {
+owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
   const Index rows = cells(function, extents);
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> grid(rows, static_cast<Index>(extents.size()));
+  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
   Index repeat = rows;  // rows for which a coordinate stays
   for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
     repeat /= extents[a];
@@ -46,11 +45,8 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> walk_grid(const char* funct
 
 /// A row or column of numbers as a column of double.
 template <class Derived>
-Eigen::ArrayXd column_of(const Eigen::DenseBase<Derived>& list) {
-  if constexpr (Derived::ColsAtCompileTime == 1)
-    return list.derived().template cast<double>().array();
-  else
-    return list.derived().transpose().template cast<double>().array();
+owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+  return list.derived().template cast<double>();
 }
 
 inline void require_count(const char* function, Index count) {
@@ -88,10 +84,10 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
 ///
 /// Throws:  std::length_error
 template <class... Axes>
-Eigen::ArrayXXd grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
   static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const Eigen::ArrayXd lists[] = {detail::column_of(axes)...};
+  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
   return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
                                    [&](std::size_t a, Index i) { return lists[a](i); });
 }
@@ -129,9 +125,9 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
 /// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
 /// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
-inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last = 1) {
+inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
   detail::require_count("evenly_spaced", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
   for (Index i = 0; i < count; ++i)
     axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
@@ -142,9 +138,9 @@ inline Eigen::ArrayXd evenly_spaced(Index count, double first = -1, double last 
 /// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
 ///
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
-inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end) {
+inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
   detail::require_count("evenly_spaced_before", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
   return axis;
@@ -159,7 +155,7 @@ inline Eigen::ArrayXd evenly_spaced_before(Index count, double first, double end
 /// Accuracy:  in double; diffusers rounds every coordinate to float
 /// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
 ///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
-inline Eigen::ArrayXd evenly_spaced_in_crop(Index count, double first, double end) {
+inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
   detail::require_count("evenly_spaced_in_crop", count);
   if (count == 0) return {};
   return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
@@ -175,9 +171,9 @@ inline Eigen::ArrayXd evenly_spaced_in_crop(Index count, double first, double en
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
-inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index width, Index base_height = 30,
-                                           Index base_width = 45) {
-  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return Eigen::ArrayXXd(0, 3);
+inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
+                                               Index base_height = 30, Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
   if (base_height <= 0 || base_width <= 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
@@ -189,8 +185,8 @@ inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index wid
                covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
   const double top = std::nearbyint((most_h - covered_h) / 2),
                left = std::nearbyint((most_w - covered_w) / 2);
-  const Eigen::ArrayXd rows = evenly_spaced_in_crop(height, top, top + covered_h),
-                       columns = evenly_spaced_in_crop(width, left, left + covered_w);
+  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
+                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
   return detail::walk_grid<double>(
       "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
         return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
@@ -200,9 +196,9 @@ inline Eigen::ArrayXXd cogvideox_positions(Index frames, Index height, Index wid
 /// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline Eigen::ArrayXd cell_centres(Index count, double low, double high) {
+inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
   detail::require_count("cell_centres", count);
-  Eigen::ArrayXd axis(count);
+  owned_array<double, 1> axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
   return axis;
@@ -229,7 +225,7 @@ enum class patch_normalisation {
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline Eigen::ArrayXXd patch_centres(Index height, Index width, patch_normalisation normalisation) {
+inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
   const std::vector<Index> extents = {height, width};
   const Index larger = height > width ? height : width, smaller = height > width ? width : height;
   return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {

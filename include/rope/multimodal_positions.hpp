@@ -12,6 +12,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/owned_array.hpp>
 
 /// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
 /// is at the same position on all axes; the patches of an image share their time.
@@ -75,7 +76,7 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 /// Where the tokens of a prompt are, and where generation goes on.
 template <class Scalar>
 struct prompt_positions {
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> coordinates;  // [tokens, 3]: time, height, width
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
   Scalar next;  // of the first token after the prompt, on all axes
 
   /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on

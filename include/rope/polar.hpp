@@ -15,6 +15,7 @@
 #include <rope/detail/rotation.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/phase.hpp>
 #include <rope/positions.hpp>
@@ -77,7 +78,7 @@ class polar_bias {
       ROPE_THROW(std::invalid_argument,
                  detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
-    const auto& values = bias.derived().eval();
+    const owned_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));

@@ -31,6 +31,7 @@
 #include <rope/multi_head_attention_gradient.hpp>
 #include <rope/multi_head_weights.hpp>
 #include <rope/multimodal_positions.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/permute.hpp>
 #include <rope/phase.hpp>

@@ -8,17 +8,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>  // std::move
 #include <vector>
 
 #include <rope/config.hpp>
 #include <rope/detail/coordinate_phases.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/slow_pairs.hpp>
-#include <rope/detail/storage.hpp>
 #include <rope/detail/table_arguments.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/detail/table_view.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
 
 /// cos and sin of every pair's angle, for the positions a model will use.
@@ -35,7 +36,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads, layers and heads.
+/// Invariant: immutable; safe to share between threads, layers and heads. Without rows once it was moved from.
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
@@ -51,6 +52,8 @@ class frequency_table {
   using scalar = S;
   /// cos or sin of one position, [pairs].
   using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// Doubles [pairs, axes] or [rows, axes].
+  using double_map = owned_array<double>::const_map;
 
   /// Positions 0 .. count - 1.
   ///
@@ -100,7 +103,7 @@ class frequency_table {
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.by_position_ = false;
-    for (Index r = 0; r < table.rows_; ++r) {
+    for (Index r = 0; r < table.rows(); ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
@@ -114,18 +117,18 @@ class frequency_table {
   }
 
   /// Number of positions.
-  Index rows() const { return rows_; }
+  Index rows() const { return entries_.cols(); }
   /// Number of channel pairs.
   Index pairs() const { return frequencies_.pairs(); }
   /// Number of channels that rotate: 2 * pairs.
   Index rotary_dim() const { return frequencies_.rotary_dim(); }
   /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
-  const Eigen::ArrayXXd& inv_freq() const { return frequencies_.inv_freq(); }
+  double_map inv_freq() const { return frequencies_.inv_freq(); }
   /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
-  const Eigen::ArrayXXd& coordinates() const { return coordinates_; }
+  double_map coordinates() const { return coordinates_.map(); }
   /// The positions of the table are first() .. last() - 1.
   std::int64_t first() const { return first_; }
-  std::int64_t last() const { return first_ + rows_; }
+  std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
   /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
@@ -169,10 +172,9 @@ class frequency_table {
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
       : frequencies_(frequencies),
         first_(first),
-        rows_(rows),
         fingerprint_(detail::mix(
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
-        entries_(detail::checked_entries<S>(rows, pairs())) {}
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
   /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
   /// addition per pair away from the row before it, as far as a rounded step carries.
@@ -183,7 +185,7 @@ class frequency_table {
     std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
     for (std::size_t i = 0; i < step.size(); ++i)
       step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
-    for (Index r = 0; r < rows_; ++r) {
+    for (Index r = 0; r < this->rows(); ++r) {
       const std::int64_t position = first + r;
       if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
         for (std::size_t i = 0; i < step.size(); ++i)
@@ -193,17 +195,17 @@ class frequency_table {
     }
   }
 
-  frequency_table(const frequencies& frequencies, const Eigen::ArrayXXd& coordinates, coordinates_tag)
+  frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
-    fingerprint_ = detail::mix(fingerprint_, coordinates);
-    coordinates_ = coordinates;
+    coordinates_ = std::move(coordinates);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_);
     by_position_ = false;
     const detail::slow_pairs slow(inv_freq());
     detail::coordinate_phases phases(slow.raised());
-    at_origin_.assign(static_cast<std::size_t>(rows_), 0);
-    for (Index r = 0; r < rows_; ++r) {
-      write_row(r, phases.at(coordinates.row(r)), slow);
-      at_origin_[static_cast<std::size_t>(r)] = (coordinates.row(r) == 0.0).all() ? 1 : 0;
+    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    for (Index r = 0; r < rows(); ++r) {
+      write_row(r, phases.at(coordinates_.row(r)), slow);
+      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
@@ -229,11 +231,10 @@ class frequency_table {
 
   frequencies frequencies_;
   std::int64_t first_;
-  Index rows_;
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
-  Eigen::ArrayXXd coordinates_;
-  detail::storage<S> entries_;            // row r: cos [pairs], then sin [pairs]
+  owned_array<double> coordinates_;
+  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos [pairs], then sin [pairs], of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 

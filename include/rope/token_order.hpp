@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/grid_cells.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/owned_array.hpp>
 
 /// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
 /// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
@@ -36,8 +37,7 @@ inline Index added_rows(const char* function, Index rows, Index more) {
 /// Throws:  std::out_of_range if there is no such row
 template <class Derived>
 auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
-  Eigen::Array<typename Derived::Scalar, Eigen::Dynamic, Eigen::Dynamic> rows(
-      static_cast<Index>(order.size()), coordinates.cols());
+  owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
   for (std::size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0 || order[r] >= coordinates.rows())
       ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
@@ -94,18 +94,18 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
-  Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic> rows =
-      Eigen::Array<scalar, Eigen::Dynamic, Eigen::Dynamic>::Zero(count, coordinates.cols());
+  owned_array<scalar> rows = owned_array<scalar>::Zero(count, coordinates.cols());
   if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
   return rows;
 }
 
 /// Coordinates one below the other: images of different size laid end to end, each from its own origin.
 ///
+/// \param parts  of one type: what a builder returns, or Eigen arrays
+///
 /// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
-template <class Scalar>
-Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
-    const std::vector<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic>>& parts) {
+template <class Part>
+owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
   if (parts.empty())
     ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
   Index rows = 0;
@@ -115,7 +115,7 @@ Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> stacked(
                                                         parts.front().cols(), " and ", part.cols()));
     rows = detail::added_rows("stacked", rows, part.rows());
   }
-  Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic> all(rows, parts.front().cols());
+  owned_array<typename Part::Scalar> all(rows, parts.front().cols());
   rows = 0;
   for (const auto& part : parts) {
     if (part.size() > 0) all.middleRows(rows, part.rows()) = part;

@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/scaling.hpp>
 
 /// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
@@ -135,7 +136,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  Eigen::ArrayXXd inv_freq = Eigen::ArrayXXd::Zero(inner_dim / 2, 3);
+  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0 ? 1 : static_cast<long double>(base) * detail::inverse_power(base, count - 1 - k, count - 1);

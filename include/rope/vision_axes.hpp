@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 
 /// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
 /// (column) of a patch in every function here, whatever order the model itself writes them in, so that
@@ -41,7 +42,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  Eigen::ArrayXd inv_freq(count);
+  owned_array<double, 1> inv_freq(count);
   for (Index k = 0; k < count; ++k)
     inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / first *
                                       (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
@@ -120,7 +121,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
-  Eigen::ArrayXXd inv_freq(2 * quarter, 2);
+  owned_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
   inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
   inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
@@ -180,7 +181,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  Eigen::ArrayXd inv_freq(bands);
+  owned_array<double, 1> inv_freq(bands);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);

@@ -23,6 +23,7 @@
 #include <rope/detail/visibility.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/phase.hpp>
 #include <rope/positions.hpp>
@@ -52,7 +53,7 @@ inline namespace ROPE_ABI {
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
 /// 1;
 ///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
-inline Eigen::ArrayXd xpos_rates(Index rotary_dim, double gamma = 0.4) {
+inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
@@ -60,7 +61,7 @@ inline Eigen::ArrayXd xpos_rates(Index rotary_dim, double gamma = 0.4) {
     ROPE_THROW(std::invalid_argument,
                detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
   const auto d = static_cast<double>(rotary_dim);
-  Eigen::ArrayXd rates(rotary_dim / 2);
+  owned_array<double, 1> rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i)
     rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
   return rates;
@@ -74,7 +75,7 @@ struct xpos_growth {
   /// Positions in which a pair grows by exp(rate).
   double scale_base = 512;
   /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  Eigen::ArrayXd rates = {};
+  owned_array<double, 1> rates = {};
 };
 
 /// The tables of xPos: one for queries and one for keys, for the same rotation.
@@ -124,7 +125,7 @@ class xpos {
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
-  const Eigen::ArrayXd& rates() const { return growth_.rates; }
+  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
 
  private:
   static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
@@ -195,7 +196,7 @@ class xpos {
     std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(result, detail::mix(rule, Eigen::ArrayXXd(growth.rates)));
+    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
     return result;
   }
 
@@ -248,8 +249,8 @@ enum class xpos_side { queries, keys };
 /// Accuracy:  products and sums in double, in one order whatever the threads
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXd rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                             const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                     const P& positions = P{}, const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "rate_gradient: name the pairing of the channels, "
                 "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
@@ -267,8 +268,8 @@ Eigen::ArrayXd rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, c
 /// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
-Eigen::ArrayXXd inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                  const P& positions = P{}, const Threads& threads = {}) {
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                      const P& positions = P{}, const Threads& threads = {}) {
   static_assert(pair_layout<Layout>,
                 "inv_freq_gradient: name the pairing of the channels, "
                 "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");

@@ -10,6 +10,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/wide_integer.hpp>
+#include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
 
 /// The phases of rows of coordinates, with the work that does not depend on the row done once.
@@ -79,7 +80,7 @@ class turning_rate {
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
-  explicit coordinate_phases(const Eigen::ArrayXXd& inv_freq)
+  explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)

@@ -5,6 +5,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/derive.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/scaling.hpp>
 #include <rope/scaling_variants.hpp>
 
@@ -20,7 +21,7 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const Eigen::Array<long double, Eigen::Dynamic, 1> linear = schedule.inv_freq / yarn.factor;
+    const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
     yarn.apply(schedule);
     if (ext_factor != 1)
       schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);

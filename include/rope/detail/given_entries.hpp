@@ -13,6 +13,7 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/table.hpp>
 
 /// The door for tables whose entries do not come from frequencies.
@@ -82,7 +83,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(Eigen::ArrayXd::Zero(pairs), attention_factor);
+    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
   }
 };
 

@@ -10,6 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotation.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
@@ -78,9 +79,9 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
-Eigen::ArrayXXd sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                               const Threads& threads) {
-  Eigen::ArrayXXd sums = Eigen::ArrayXXd::Zero(pairs, x.batch * x.tokens);
+  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -92,9 +93,9 @@ Eigen::ArrayXXd sums_by_token(const head_view<const X>& x, const head_view<const
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-Eigen::ArrayXXd sums_by_row(const Eigen::ArrayXXd& by_token, Index tokens, const frequency_table<S>& table,
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
                             const Source& positions) {
-  Eigen::ArrayXXd by_row = Eigen::ArrayXXd::Zero(table.rows(), by_token.rows());
+  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
   for (Index token = 0; token < by_token.cols(); ++token)
     by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
         by_token.col(token).transpose();
@@ -104,16 +105,16 @@ Eigen::ArrayXXd sums_by_row(const Eigen::ArrayXXd& by_token, Index tokens, const
 /// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
-Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                               Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<Eigen::ArrayXXd> partial(static_cast<std::size_t>(pieces));
+  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    Eigen::ArrayXd sums(pairs);
+    owned_array<double, 1> sums(pairs);
     for (Index piece = first; piece < last; ++piece) {
-      Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
+      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
         sums.setZero();
@@ -123,8 +124,8 @@ Eigen::ArrayXXd weighted_sums(const head_view<const X>& x, const head_view<const
       partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  Eigen::ArrayXXd total = Eigen::ArrayXXd::Zero(pairs, columns);
-  for (const Eigen::ArrayXXd& sums : partial) total += sums;
+  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+  for (const owned_array<double>& sums : partial) total += sums;
   return total;
 }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/frequencies.hpp>
+#include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
 
 /// Pairs that hardly turn: learned frequencies near zero, or a schedule divided by 1e30.
@@ -23,7 +25,7 @@ namespace detail {
 /// below half a radian at every position, so that nothing of it is lost to whole turns.
 class slow_pairs {
  public:
-  explicit slow_pairs(const Eigen::ArrayXXd& inv_freq) : raised_(inv_freq) {
+  explicit slow_pairs(const frequencies::inv_freq_map& inv_freq) : raised_(inv_freq) {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
       for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
@@ -35,7 +37,7 @@ class slow_pairs {
   }
 
   /// inv_freq [pairs, axes], times 2^shift where a pair is slow.
-  const Eigen::ArrayXXd& raised() const { return raised_; }
+  frequencies::inv_freq_map raised() const { return raised_.map(); }
 
   /// Writes the entries of the slow pairs of a row, whose phases are those of raised().
   template <class S>
@@ -55,7 +57,7 @@ class slow_pairs {
     Index pair;
     int shift;
   };
-  Eigen::ArrayXXd raised_;
+  owned_array<double> raised_;
   std::vector<slow_pair> pairs_;
 };
 

@@ -21,6 +21,11 @@ inline constexpr std::size_t cache_line = 64;
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
+  // All are equal, so containers always take each other's memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
 
   cache_line_allocator() = default;
   template <class U>

@@ -13,6 +13,7 @@
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>  // is_finite
+#include <rope/owned_array.hpp>
 
 /// Everything that can be wrong with the numbers a table is made from.
 
@@ -55,12 +56,16 @@ Index checked_rows(First first, Last last) {
   return static_cast<Index>(to - from);
 }
 
+/// Rows whose entries fit in memory.
 template <class S>
-std::size_t checked_entries(Index rows, Index pairs) {
+Index checked_entries(Index rows, Index pairs) {
+  if (pairs == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
-  return static_cast<std::size_t>(rows * 2 * pairs);
+  return rows;
 }
 
 /// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
@@ -76,7 +81,7 @@ double checked_magnitude(double attention_factor) {
 
 /// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
 template <class Derived>
-Eigen::ArrayXXd checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   using coordinate = typename Derived::Scalar;
   constexpr bool whole = std::is_integral_v<coordinate>;
   static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
@@ -84,7 +89,7 @@ Eigen::ArrayXXd checked_coordinates(Index axes, const Eigen::DenseBase<Derived>&
   if (coordinates.cols() != axes)
     ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
                                               "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
-  const Eigen::Array<coordinate, Eigen::Dynamic, Eigen::Dynamic> given = coordinates.derived().array();
+  const owned_array<coordinate> given = coordinates;
   const auto fits = [](coordinate value) {
     constexpr std::int64_t most = std::int64_t{1} << 53;
     if constexpr (whole)
