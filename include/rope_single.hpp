@@ -8188,9 +8188,10 @@ inline constexpr batch_row every_row = {0, true};
 #ifndef ROPE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_DETAIL_ROW_COUNTS_HPP
 
+#include <algorithm>  // std::clamp
 #include <cstddef>
-#include <span>
-#include <type_traits>
+#include <cstdint>
+#include <limits>
 
 
 /// How many tokens each row of a batch has.
@@ -8199,44 +8200,37 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-template <class X>
-concept spannable = requires(const X& x) {
-  requires std::is_convertible_v<const X&, std::span<const std::remove_cvref_t<decltype(*x.data())>>>;
-};
-template <class X>
-concept vector_without_stride = requires {
-  requires bool(X::IsVectorAtCompileTime);
-  requires int(X::InnerStrideAtCompileTime) == 1;
-};
-/// Integers one behind the other: what a span can be made of, and Eigen vectors.
-template <class X>
-concept contiguous_integers = position_list<X> && (spannable<X> || vector_without_stride<X>);
-
 /// A list of any integers, [batch], or none: every row then has as many as there are.
 ///
 /// Requires:  the list outlives the call it is given to
 class row_counts {
  public:
   row_counts() = default;
-  template <contiguous_integers X>
-  row_counts(const X& list)
-      : data_(list.data()),
-        size_(static_cast<std::size_t>(list.size())),
-        read_(&read<std::remove_cvref_t<decltype(*list.data())>>) {}
+  template <integers_in_memory X>
+  row_counts(const X& list) {
+    const auto vector = vector_of("counts", list);
+    data_ = vector.data;
+    size_ = static_cast<std::size_t>(vector.size());
+    stride_ = vector.column_stride;
+    read_ = &read<integer_of<X>>;
+  }
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  Index operator[](std::size_t b) const { return read_(data_, b); }
+  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  private:
   template <class I>
-  static Index read(const void* data, std::size_t b) {
-    return static_cast<Index>(as_position(static_cast<const I*>(data)[b]));
+  static Index read(const void* data, Index offset) {
+    using limits = std::numeric_limits<Index>;
+    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const I*>(data)[offset]),
+                                                       (limits::min)(), (limits::max)()));
   }
 
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  Index (*read_)(const void*, std::size_t) = nullptr;
+  Index stride_ = 1;
+  Index (*read_)(const void*, Index) = nullptr;
 };
 
 /// counts [batch] or empty, each in [0, tokens].

@@ -83,6 +83,9 @@ TEMPLATE_TEST_CASE("counts are a list of any integers", "", int, signed char, st
   Eigen::Array<I, Eigen::Dynamic, 1> array(3);
   array << I(3), I(0), I(4);
   CHECK(testing::same_bits(outputs(array), expected));
+  Eigen::Array<I, Eigen::Dynamic, Eigen::Dynamic> matrix(2, 3);
+  matrix << I(1), I(1), I(1), I(3), I(0), I(4);
+  CHECK(testing::same_bits(outputs(matrix.row(1)), expected));
   CHECK(testing::same_bits(outputs(std::vector<I>{}), outputs(std::vector<Index>{4, 4, 4})));
 }
 
@@ -100,15 +103,15 @@ TEST_CASE("a count that is no number of tokens is refused with its value") {
   refused(std::vector<std::uint64_t>{1, (std::numeric_limits<std::uint64_t>::max)(), 2},
           "in [0, tokens] = [0, 4], got 9223372036854775807");
   refused(std::vector<short>{1, 2}, "[batch] = 3, got 2");
+  const Eigen::MatrixXi matrix = Eigen::MatrixXi::Ones(3, 2);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { cache.append(of.view(), of.view(), matrix); }, "counts: give a vector of integers, got a matrix [3, 2]"));
 }
 
-TEST_CASE("counts that are not integers one behind the other are no counts") {
+TEST_CASE("counts that are not a list of integers are no counts") {
   CHECK(std::is_convertible_v<std::vector<int>, detail::row_counts>);
   CHECK(std::is_convertible_v<Eigen::VectorXi, detail::row_counts>);
   CHECK_FALSE(std::is_convertible_v<std::vector<double>, detail::row_counts>);
   CHECK_FALSE(std::is_convertible_v<std::array<bool, 3>, detail::row_counts>);
-  CHECK_FALSE(std::is_convertible_v<Eigen::MatrixXi, detail::row_counts>);
-  // A row of a column-major matrix has a stride.
-  CHECK_FALSE(std::is_convertible_v<Eigen::MatrixXi::RowXpr, detail::row_counts>);
   CHECK_FALSE(std::is_convertible_v<int, detail::row_counts>);
 }
