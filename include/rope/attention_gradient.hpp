@@ -142,7 +142,9 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
 /// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
-///            whose `out` enters rounded (tests/rope/attention_gradient.test.cpp)
+///            whose `out` enters rounded. Sums over tokens are formed per tile of 96 keys and block of 240
+///            queries and then added: within 5e-5 at 65,536 equal tokens
+///            (tests/rope/attention_gradient.test.cpp, tests/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
 ///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128

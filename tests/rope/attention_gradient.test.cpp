@@ -206,20 +206,24 @@ tensor stored_output(const wide_tensor& out) {
 
 /// How far a gradient may be off, as a part of the sum of the magnitudes of its terms, before it is rounded
 /// to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
-/// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (n +
-/// 1)); a log-sum-exp in place of the running softmax is no worse. The slope adds value_dim + 4, the slope of
+/// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (t +
+/// 1)) with t = tiles_of_sum(n); a log-sum-exp in place of the running softmax is no worse. The slope adds value_dim + 4, the slope of
 /// a softcap 40 for its tanh and twice the error of the score over the cap, and the sums over keys, or over
-/// queries and heads of the group, one u per term. A bias of magnitude 1 adds 2 to a score.
+/// queries and heads of the group, one u per rounding (roundings_of_sum). A bias of magnitude 1 adds 2 to a score.
 template <class A>
 long double gradient_bound(const inputs& in, const full_rule& rule) {
   const long double u = tolerance::unit_roundoff<A>();
   const auto dim = static_cast<long double>(in.x.q.dim), n = static_cast<long double>(in.x.k.tokens);
-  const auto added = static_cast<long double>(in.x.q.tokens * in.x.q.heads) + n;
+  const auto rows = static_cast<double>(in.x.q.tokens * in.x.q.heads);
+  const long double added = reference::roundings_of_sum(rows) +
+                            reference::roundings_of_sum(static_cast<double>(n)),
+                    tiles = reference::tiles_of_sum(static_cast<double>(n));
   const long double score = (dim + 21) * std::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
                                 static_cast<long double>(in.x.q.largest() * in.x.k.largest()) +
                             4;
   const long double cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
-  return 1.01L * u * (2 * (2 * score + 5 * (n + 1)) + static_cast<long double>(in.x.v.dim) + 4 + cap + added);
+  return 1.01L * u *
+         (2 * (2 * score + 5 * (tiles + 1)) + static_cast<long double>(in.x.v.dim) + 4 + cap + added);
 }
 
 /// The largest error as a multiple of what is allowed.

@@ -254,8 +254,10 @@ struct bounds {
     const double products = scale * dim * x.q.largest() * x.k.largest();
     const double added = (s.options.bias ? 1.0 : 0.0) + (s.sink_logits.empty() ? 0.0 : 2.0);
     score = 1.01 * u * ((dim + 3 + (s.options.softcap > 0 ? 19 : 0)) * products + 4 * added);
-    weight = 1.01 * (2 * score + u * (4 * (products + added) + 5 * (n + 1))) / (1 - s.options.dropout);
-    out = x.v.largest() * (2 * weight + 1.01 * u * (2 * n + 4) / (1 - s.options.dropout)) +
+    weight = 1.01 * (2 * score + u * (4 * (products + added) + 5 * (reference::tiles_of_sum(n) + 1))) /
+             (1 - s.options.dropout);
+    out = x.v.largest() *
+              (2 * weight + 1.01 * u * (2 * reference::roundings_of_sum(n) + 4) / (1 - s.options.dropout)) +
           2 * (n + 1) * static_cast<double>(std::numeric_limits<A>::min());
   }
 };

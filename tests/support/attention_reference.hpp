@@ -88,6 +88,12 @@ inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const
   return out;
 }
 
+/// How often a sum over n tokens is rounded, and how many factors of a running maximum a term of it meets: sums
+/// start at zero in every tile (96 or 128 keys, 240 queries in a gradient), and are added up in runs of at
+/// most 32 tiles (or splits of 1024 keys), which are added up in turn.
+inline double tiles_of_sum(double n) { return (std::min)(std::ceil(n / 96), 32.0) + std::ceil(n / 1024) + 1; }
+inline double roundings_of_sum(double n) { return (std::min)(n, 240.0) + tiles_of_sum(n); }
+
 /// How far a channel of attention may be from exact arithmetic before it is rounded to its storage type, when
 /// scores, weights and sums have unit roundoff u. With S = |scale| * dim * max|q| * max|k|, which no score
 /// exceeds, and n keys:
@@ -95,11 +101,13 @@ inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const
 /// - A score is off by (dim + 2) u S: the scale, the scaled query, dim products and their sum in any order.
 /// - A softcap adds 19 u S: the cap, a division, a product, and tanh, where Eigen's is off by up to 7 ulp of
 ///   float (measured: 6.2 SSE, 4.9 AVX, 7.0 with -Ofast), that is 14 u, and 16 u are allowed.
-/// - A weight, relative to itself, is off by 4 u S + 5 u (n + 1). It is a product of exp of differences of
+/// - A weight, relative to itself, is off by 4 u S + 5 u (t + 1). It is a product of exp of differences of
 ///   scores, which add up to 2 S at most; each difference costs its rounding and the range reduction of exp.
-///   Besides, each of at most n + 1 exps is off by 4 u (measured over x in [-87, 0]: 2.3 u SSE and AVX,
-///   2 u + u |x| / 30 AVX-512, 2 u + u |x| with -Ofast), and followed by one product.
-/// - The sums are off by n u each, and the division by 4 u where it is a reciprocal (-Ofast).
+///   Besides, each of at most t + 1 exps (t tiles and runs of tiles: tiles_of_sum) is off by 4 u (measured
+///   over x in [-87, 0]: 2.3 u SSE and AVX, 2 u + u |x| / 30 AVX-512, 2 u + u |x| with -Ofast), and followed
+///   by one product.
+/// - The sums are off by u per rounding (roundings_of_sum), and the division by 4 u where it is a reciprocal
+///   (-Ofast).
 ///
 /// A relative error e of every weight moves a weighted mean by at most 2 e max|v|. Weights that underflow may
 /// be anything below the smallest normal number. Terms of second order are covered by 1 %.
@@ -110,8 +118,8 @@ double attention_bound(const tensor& q, const tensor& k, const tensor& v, const 
   const double largest_score =
       std::abs(static_cast<double>(scale_of(q.dim, rule))) * dim * q.largest() * k.largest();
   const double score = (dim + 2 + (rule.softcap > 0 ? 19 : 0)) * largest_score;
-  const double weight = 4 * largest_score + 5 * (n + 1);
-  return v.largest() * (1.01 * u * (2 * (score + weight) + 2 * n + 4) +
+  const double weight = 4 * largest_score + 5 * (tiles_of_sum(n) + 1);
+  return v.largest() * (1.01 * u * (2 * (score + weight) + 2 * roundings_of_sum(n) + 4) +
                         n * static_cast<double>(std::numeric_limits<A>::min()));
 }
 

@@ -2,7 +2,7 @@
 #ifndef ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
 #define ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
 
-#include <algorithm>  // std::min, std::max
+#include <algorithm>  // std::fill_n, std::max, std::min
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
@@ -69,13 +69,10 @@ class attention_gradient_block {
     else if (careful || d_bias_.is_shared)
       turn_.wait(tile);
     for (Index s = 0; s < m_.strips; ++s) {
-      strip_slopes<A> slopes = weigh(s, begin, count);
-      if (careful)
-        add_visible(s, tile, slopes);
-      else
-        add_to_queries(s, slopes.hull());
+      const strip_slopes<A> slopes = weigh(s, begin, count);
+      if (!careful) add_to_queries(s, slopes.hull());
     }
-    if (careful) return;
+    if (careful) return add_visible(tile, begin, count);
     turn_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
@@ -132,26 +129,51 @@ class attention_gradient_block {
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
   }
 
-  /// The slow, careful sums: only pairs that see each other meet.
-  void add_visible(Index s, Index tile, strip_slopes<A>& slopes) const {
-    constexpr Index width = shape::width;
-    const auto add = [](A number, const A* from, A* to) {
-      for (Index c = 0; c < width; ++c) to[c] += number * from[c];
-    };
-    for (Index r = 0; r < rows_.strip(s).count; ++r)
-      slopes.for_each_visible(r, [&](Index j) {
-        const Index row = s * shape::rows + r;
-        const A weight = m_.weights[row * shape::tile + j], slope = m_.slopes[row * shape::tile + j];
-        for (Index p = 0; p < m_.value_panels; ++p)
-          add(weight, m_.upstream + p * rows_.panel_stride() + row * width,
-              sums_.values(tile) + p * sums_.panel_size + j * width);
-        for (Index p = 0; p < m_.key_panels; ++p) {
-          add(slope, m_.queries + p * rows_.panel_stride() + row * width,
-              sums_.keys(tile) + p * sums_.panel_size + j * width);
-          add(slope, m_.keys + p * sums_.panel_size + j * width,
-              m_.strip_d_queries(s) + (p * shape::rows + r) * width);
-        }
+  /// The slow, careful sums: only pairs that see each other meet. Sums of this block and tile start at zero,
+  /// as those of add_products do.
+  void add_visible(Index tile, Index begin, Index count) const {
+    add_visible_to_keys(begin, count, m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
+    add_visible_to_keys(begin, count, m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
+    A* const of_row = m_.wide;  // no longer needed once keys and values are packed
+    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+      std::fill_n(of_row, m_.key_panels * shape::width, A(0));
+      for_each_key([&](Index j) {
+        for (Index p = 0; p < m_.key_panels; ++p)
+          add(m_.slopes[row * shape::tile + j], m_.keys + p * sums_.panel_size + j * shape::width,
+              of_row + p * shape::width);
       });
+      A* sums = m_.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width;
+      for (Index p = 0; p < m_.key_panels; ++p)
+        add(A(1), of_row + p * shape::width, sums + p * shape::rows * shape::width);
+    });
+  }
+
+  void add_visible_to_keys(Index begin, Index count, const A* numbers, const A* packed, Index panels,
+                           A* sums) const {
+    A* const of_tile = m_.wide;
+    std::fill_n(of_tile, panels * sums_.panel_size, A(0));
+    for_each_row(begin, count, [&](Index row, const auto& for_each_key) {
+      for_each_key([&](Index j) {
+        for (Index p = 0; p < panels; ++p)
+          add(numbers[row * shape::tile + j], packed + p * rows_.panel_stride() + row * shape::width,
+              of_tile + p * sums_.panel_size + j * shape::width);
+      });
+    });
+    for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
+  }
+
+  /// Calls body(row, for_each_key) for the rows of the block, where for_each_key(pair) calls pair(j) for the
+  /// keys of the tile that the row sees.
+  void for_each_row(Index begin, Index count, const auto& body) const {
+    for (Index s = 0; s < m_.strips; ++s) {
+      strip_slopes<A> slopes(rows_.rules, rows_.strip(s), m_.visible, begin, count, nullptr);
+      for (Index r = 0; r < rows_.strip(s).count; ++r)
+        body(s * shape::rows + r, [&](const auto& pair) { slopes.for_each_visible(r, pair); });
+    }
+  }
+
+  static void add(A number, const A* from, A* to) {
+    for (Index c = 0; c < shape::width; ++c) to[c] = multiply_add(number, from[c], to[c]);
   }
 
   attention_gradient_rows<T>& rows_;

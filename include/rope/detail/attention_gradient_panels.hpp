@@ -63,7 +63,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 }
 
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels.
+/// `packets` packets of one panel of channels. The sum over d starts at zero: equal terms added one by one to
+/// a sum of many lose as many roundings as there are.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -72,12 +73,13 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
   using P = packet<A>;
   constexpr Index width = panel_shape<A>::width;
   strip_sums<A, packets> sums;
-  sums.for_each(
-      [&](auto r, auto n) { sums.sum[r * packets + n] = load<P>(in_memory + r * width + n * lanes<P>); });
+  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
   for (Index d = 0; d < depth; ++d)
     sums.multiply_add_row(numbers + d * depth_step, row_step, panel + d * width);
-  sums.for_each(
-      [&](auto r, auto n) { store(in_memory + r * width + n * lanes<P>, sums.sum[r * packets + n]); });
+  sums.for_each([&](auto r, auto n) {
+    A* before = in_memory + r * width + n * lanes<P>;
+    store(before, add(load<P>(before), sums.sum[r * packets + n]));
+  });
 }
 
 /// The same for every panel of `channels` channels, panel_stride and sums_stride apart.

@@ -181,12 +181,26 @@ struct attention_gradient_rows {
     }
   }
 
+  /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
   void find_softmax_of_scores() {
+    constexpr Index run_of_tiles = 32;
+    std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
     const auto state_of = [&](Index s) {
       return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
     };
+    const auto end_run = [&] {
+      for (Index row = 0; row < count(); ++row) {
+        if (m.factors[row] == A(0)) continue;
+        join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
+             softmax_rows<A>{m.shifts + row, m.factors + row});
+        m.shifts[row] = m.factors[row] = A(0);
+      }
+    };
     for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
+    Index run = 0;
     for_each_tile([&](Index tile, Index count) {
+      if (tile / run_of_tiles != run) end_run();
+      run = tile / run_of_tiles;
       pack_keys(tile * shape::tile, count);
       for (Index s = 0; s < m.strips; ++s) {
         tile_softmax<A> softmax(rules, strip(s), m.visible, tile * shape::tile, count);
@@ -196,8 +210,11 @@ struct attention_gradient_rows {
         softmax.run(m.scores, factors, state_of(s));
       }
     });
-    for (Index row = 0; row < count(); ++row)
-      m.factors[row] = m.factors[row] == A(0) ? A(0) : 1 / m.factors[row];
+    end_run();
+    for (Index row = 0; row < count(); ++row) {
+      m.shifts[row] = m.runs.sum[row] == A(0) ? A(0) : m.runs.maximum[row];
+      m.factors[row] = m.runs.sum[row] == A(0) ? A(0) : 1 / m.runs.sum[row];
+    }
   }
 };
 

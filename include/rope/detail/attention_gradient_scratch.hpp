@@ -8,6 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/attention_softmax.hpp>  // softmax_rows
 #include <rope/detail/hidden_keys.hpp>  // tile_range
 #include <rope/detail/packet.hpp>       // arithmetic
 #include <rope/detail/visibility.hpp>
@@ -76,6 +77,7 @@ struct attention_gradient_scratch {
   A* keys;            // [key_panels, tile, width]
   A* wide;            // [tile, channels]: rows of 16-bit channels, widened
   A* scores;          // [strip, panel_shape::tile], where no log-sum-exp is given
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
   key_set* visible;   // [tokens]
   tile_range* hulls;  // [strips]: keys of the tile that a strip sees
 
@@ -89,7 +91,7 @@ struct attention_gradient_scratch {
     struct ranges {};
     const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
     const Index widest = (std::max)(of_keys, of_values);
-    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 3) +
+    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 5) +
                                     shape::tile * (head_dim + value_dim + of_keys + widest) +
                                     shape::rows * panel_shape<A>::tile);
     const auto take = [&next](Index count) {
@@ -110,6 +112,8 @@ struct attention_gradient_scratch {
     shifts = take(rows);
     factors = take(rows);
     products = take(rows);
+    runs.maximum = take(rows);
+    runs.sum = take(rows);
     visible = workspace<key_sets, key_set>(tokens);
     hulls = workspace<ranges, tile_range>(strips);
   }

@@ -89,7 +89,8 @@ EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth,
 }
 
 /// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
-/// c] for j in [first, last) and the first `packets` packets of one panel of channels.
+/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
+/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
 ///
 /// \param weights  [rows, tile]
 /// \param values   [tile, width]
@@ -100,14 +101,12 @@ EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index firs
   using P = packet<A>;
   using shape = panel_shape<A>;
   strip_sums<A, packets> sums;
-  sums.for_each([&](auto r, auto n) {
-    sums.sum[r * packets + n] =
-        multiply(fill<P>(shrink[r]), load<P>(sums_in_memory + r * shape::width + n * lanes<P>));
-  });
+  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
   for (Index j = first; j < last; ++j)
     sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
   sums.for_each([&](auto r, auto n) {
-    store(sums_in_memory + r * shape::width + n * lanes<P>, sums.sum[r * packets + n]);
+    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
+    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
   });
 }
 

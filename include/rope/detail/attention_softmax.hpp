@@ -4,6 +4,8 @@
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include <rope/config.hpp>
@@ -41,6 +43,26 @@ struct softmax_rows {
   A* maximum;
   A* sum;
 };
+
+/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
+template <class A>
+struct joined_factors {
+  A total, part;
+};
+
+/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
+///
+///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
+template <class A>
+joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
+  const bool first = *total.sum == A(0);
+  const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
+  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
+                                     std::exp2(*part.maximum - maximum)};
+  *total.sum = *total.sum * factors.total + *part.sum * factors.part;
+  *total.maximum = maximum;
+  return factors;
+}
 
 /// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
 /// tanh where scores are capped.
@@ -111,13 +133,19 @@ class tile_softmax {
   /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
-    for (Index c = 0; c < channels; ++c) sum_of(c) *= shrink_[r];
+    constexpr Index width = panel_shape<A>::width;
     const tile_range range = met_[r].range;
-    for (Index j = range.first; j < range.last; ++j) {
-      if (met_[r].has_holes && hidden_[r][j]) continue;
-      const auto* value = value_of(j);
-      for (Index c = 0; c < channels; ++c)
-        sum_of(c) = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sum_of(c)));
+    for (Index first = 0; first < channels; first += width) {
+      const Index here = (std::min)(width, channels - first);
+      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
+      for (Index j = range.first; j < range.last; ++j) {
+        if (met_[r].has_holes && hidden_[r][j]) continue;
+        const auto* value = value_of(j) + first;
+        for (Index c = 0; c < here; ++c)
+          sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
+      }
+      for (Index c = 0; c < here; ++c)
+        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
     }
   }
 

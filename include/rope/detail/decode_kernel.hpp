@@ -67,9 +67,11 @@ class decode_split {
     struct decode_care {};
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
-    queries_ = workspace<decode_numbers, A>(rows_ * call.k.heads * (call.q.head_dim + shape::tile) + copied);
+    queries_ = workspace<decode_numbers, A>(
+        rows_ * call.k.heads * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
     scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
-    buffers_.wide = scores_ + rows_ * call.k.heads * shape::tile;
+    tile_sums_ = scores_ + rows_ * call.k.heads * shape::tile;
+    buffers_.wide = tile_sums_ + rows_ * call.k.heads * call.v.head_dim;
     buffers_.turned = workspace<decode_turned, T>(copied);
     visible_ = workspace<decode_keys, key_set>(call.q.tokens);
     careful_ = workspace<decode_care, char>(call.k.heads);
@@ -122,6 +124,7 @@ class decode_split {
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
   A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
   A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
+  A* tile_sums_of(Index kv) const { return tile_sums_ + kv * rows_ * call_.v.head_dim; }
   A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
   softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
 
@@ -168,6 +171,8 @@ class decode_split {
       for (Index kv = head; kv < head + heads; ++kv)
         if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
     }
+    for (Index kv = head; kv < head + heads; ++kv)
+      if (!careful_[kv]) add_tile_sums(kv);
   }
 
   /// The first rows read a few keys from memory, the others read them again from the cache.
@@ -185,15 +190,22 @@ class decode_split {
     const auto values = read_values<value_type>(call_, b_, kv, begin + keys.first, count, buffers_);
     for_groups_of_rows(rows_, [&](auto group, Index r) {
       value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
-                             sums_of(kv) + r * results_.channels, results_.channels,
+                             tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim,
                              r == 0 ? &ahead : nullptr);
     });
   }
 
+  /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
   void shrink(Index kv, const A* factor) {
+    std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
     for (Index r = 0; r < rows_; ++r)
       if (factor[r] != A(1))
         channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+  }
+  void add_tile_sums(Index kv) {
+    for (Index r = 0; r < rows_; ++r)
+      channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) +=
+          const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
   }
 
   void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
@@ -219,8 +231,9 @@ class decode_split {
   Index split_;
   score_factors factors_;
   Index rows_, turn_;
-  A* queries_;  // [key heads, rows, head_dim]
-  A* scores_;   // [key heads, rows, tile]
+  A* queries_;    // [key heads, rows, head_dim]
+  A* scores_;     // [key heads, rows, tile]
+  A* tile_sums_;  // [key heads, rows, value_dim]
   row_buffers<T> buffers_;
   key_set* visible_;  // [tokens]
   char* careful_;     // [key heads]: whether values are added key by key in this tile
@@ -238,12 +251,8 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
   for (Index s = 1; s < splits; ++s) {
     const softmax_rows<A> part = results.state_of(s, row);
     if (*part.sum == A(0)) continue;
-    const A maximum = *total.sum == A(0) ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
-    const A mine = *total.sum == A(0) ? A(0) : std::exp2(*total.maximum - maximum),
-            other = std::exp2(*part.maximum - maximum);
-    add_shares<A>(sums, mine, results.sums_of(s, row), other, call.v.head_dim);
-    *total.sum = *total.sum * mine + *part.sum * other;
-    *total.maximum = maximum;
+    const joined_factors<A> factors = join(total, part);
+    add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
   }
   const Index group = call.group(), rows = call.q.tokens * group;
   const Index i = row % rows / group, h = row / rows * group + row % group;

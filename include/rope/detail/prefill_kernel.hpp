@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <type_traits>
+#include <utility>  // std::pair, std::swap
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_output.hpp>
@@ -12,6 +13,7 @@
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/visibility.hpp>
+#include <rope/detail/weighted_sum.hpp>
 #include <rope/detail/workspace.hpp>
 
 /// Attention of many queries. A block of queries of one key head (every query head of its group, consecutive
@@ -33,6 +35,8 @@ struct prefill_scratch {
   A* queries;             // [strips, depth, rows]
   A* sums;                // [strips, value_panels, rows, width]
   softmax_rows<A> state;  // [strips, rows]
+  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  softmax_rows<A> total;
   A* scores;              // [rows, tile]
   A* keys;                // [tile / width, depth, width]
   A* values;              // [value_panels, tile, width]
@@ -49,13 +53,16 @@ struct prefill_scratch {
     struct prefill_keys {};
     const Index all_rows = strips * shape::rows, padded_values = value_panels * shape::width;
     const Index copied = (std::max)(shape::width, group) * (std::max)(depth, value_dim);
-    queries =
-        workspace<prefill_numbers, A>(all_rows * (depth + padded_values + 2) + shape::rows * shape::tile +
-                                      shape::tile * (depth + padded_values) + copied);
+    queries = workspace<prefill_numbers, A>(all_rows * (depth + 2 * (padded_values + 2)) +
+                                            shape::rows * shape::tile +
+                                            shape::tile * (depth + padded_values) + copied);
     sums = queries + all_rows * depth;
     state.maximum = sums + all_rows * padded_values;
     state.sum = state.maximum + all_rows;
-    scores = state.sum + all_rows;
+    total_sums = state.sum + all_rows;
+    total.maximum = total_sums + all_rows * padded_values;
+    total.sum = total.maximum + all_rows;
+    scores = total.sum + all_rows;
     keys = scores + shape::rows * shape::tile;
     values = keys + shape::tile * depth;
     buffers.wide = values + shape::tile * padded_values;
@@ -102,13 +109,49 @@ class prefill_block {
       end = (std::max)(end, keys.hull_end());
     }
     // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
-    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile)
-      if (any_sees(tile, (std::min)(shape::tile, end - tile)))
-        attend_tile(tile, (std::min)(shape::tile, end - tile));
+    Index run = begin / run_of_keys;
+    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile) {
+      if (!any_sees(tile, (std::min)(shape::tile, end - tile))) continue;
+      if (tile / run_of_keys != run) end_run();
+      run = tile / run_of_keys;
+      attend_tile(tile, (std::min)(shape::tile, end - tile));
+    }
+    if (has_total_) {
+      end_run();
+      std::swap(m_.sums, m_.total_sums);
+      std::swap(m_.state, m_.total);
+    }
     for (Index s = 0; s < m_.strips; ++s) write(s);
   }
 
  private:
+  /// Sums of tiles are added up in runs, and the runs among themselves: of n equal terms a sum loses about as
+  /// many roundings as a tile has keys, a run tiles, and the call runs.
+  static constexpr Index run_of_keys = 32 * shape::tile;
+
+  /// Adds the sums of the present run to those of the runs before.
+  void end_run() {
+    const Index panel = shape::rows * shape::width;
+    if (!has_total_) {
+      std::fill_n(m_.total_sums, m_.strips * m_.value_panels * panel, A(0));
+      std::fill_n(m_.total.sum, m_.strips * shape::rows, A(0));
+    }
+    has_total_ = true;
+    for (Index s = 0; s < m_.strips; ++s)
+      for (Index r = 0; r < rows_of(s).count; ++r) {
+        const Index row = s * shape::rows + r;
+        if (m_.state.sum[row] == A(0)) continue;
+        const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
+                                               softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
+        for (Index p = 0; p < m_.value_panels; ++p) {
+          const Index at = (s * m_.value_panels + p) * panel + r * shape::width;
+          add_shares<A>(m_.total_sums + at, factors.total, m_.sums + at, factors.part, shape::width);
+          std::fill_n(m_.sums + at, Index{shape::width}, A(0));
+        }
+        m_.state.maximum[row] = m_.state.sum[row] = A(0);
+      }
+  }
+
   strip_rows rows_of(Index s) const {
     const Index first_row = s * shape::rows, all = tokens_ * call_.group();
     return {b_,
@@ -224,6 +267,7 @@ class prefill_block {
   score_factors factors_;
   prefill_scratch<T> m_;
   position_range positions_;  // of queries that see a key
+  bool has_total_ = false;
 };
 
 }  // namespace detail
