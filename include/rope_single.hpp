@@ -14215,8 +14215,10 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
 #ifndef ROPE_DETAIL_MULTI_HEAD_PASS_HPP
 #define ROPE_DETAIL_MULTI_HEAD_PASS_HPP
 
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -14502,14 +14504,37 @@ struct block_scratch {
   struct values;
   struct attended;
   struct counts;
+  struct log_sums;
   // of the backward pass
   struct turned_queries;
   struct turned_keys;
-  struct log_sums;
   struct d_attended;
   struct d_queries;
   struct d_keys;
   struct d_values;
+};
+
+/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
+/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+struct log_sums_of_part {
+  std::span<double> all;
+  Index batch, queries, heads, first, count;
+
+  std::span<double> span() const {
+    if (all.empty()) return {};
+    const auto size = static_cast<std::size_t>(batch * count * heads);
+    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
+  }
+  /// Brings what was written to `part`, the result of span(), to its place.
+  void put_back(std::span<const double> part) const {
+    if (all.empty() || in_place()) return;
+    for (Index b = 0; b < batch; ++b)
+      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
+  }
+
+ private:
+  bool in_place() const { return batch <= 1 || count == queries; }
 };
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
@@ -14548,6 +14573,15 @@ struct block_pass {
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  }
+  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
+                       const token_ref<T>& context, Index batch) const {
+    check_options(
+        "multi_head_attention", attention,
+        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
+    rotation.check(attention);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -14596,8 +14630,12 @@ struct block_without_rotation {
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
 
-  /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
+  void check(const attention_options& /*options*/) const {}
+
+  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
+  /// queries or of keys.
   Index segment_count() const { return 1; }
+  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
   head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
     return x;
@@ -14635,6 +14673,15 @@ struct block_rotation {
                    message("multi_head_attention: queries and keys must have the same segments, got ",
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
   }
+  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  void check(const attention_options& options) const {
+    if constexpr (is_segmented<PQ>)
+      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+          !options.query_offsets.empty())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
+                           "the options must not list positions, key_counts or offsets"));
+  }
   template <class T, class Threads>
   void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
     rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
@@ -14652,6 +14699,14 @@ struct block_rotation {
     else
       return 1;
   }
+  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  attention_options options_of(attention_options options, Index segment) const {
+    if constexpr (is_segmented<PQ>) {
+      options.bias = scores_of(options.bias, segment);
+      options.mask = scores_of(options.mask, segment);
+    }
+    return options;
+  }
   template <class T>
   head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
     return tokens_of(x, query_positions, segment);
@@ -14662,6 +14717,18 @@ struct block_rotation {
   }
 
  private:
+  template <class X>
+  score_view<X> scores_of(score_view<X> x, Index segment) const {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+      if (!x || extent == 1) return;
+      const auto first = static_cast<Index>(offsets[segment]);
+      x.data += first * stride;
+      extent = static_cast<Index>(offsets[segment + 1]) - first;
+    };
+    cut(x.queries, x.query_stride, query_positions.offsets);
+    cut(x.keys, x.key_stride, key_positions.offsets);
+    return x;
+  }
   template <class T, class P>
   static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
     if constexpr (is_segmented<P>) {
@@ -14705,7 +14772,11 @@ inline namespace ROPE_ABI {
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads
+/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
+/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+///
+/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
+///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
 ///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
 ///            fewer; nothing else is allocated once a call of the same size has been made on the thread
@@ -14728,6 +14799,7 @@ class multi_head_attention {
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
+    numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
     detail::check_magnitudes<T>("multi_head_attention", numbers);
   }
@@ -14838,16 +14910,35 @@ class multi_head_attention {
     detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
   }
 
+  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
+  /// to their place among those of all queries.
+  template <class Run>
+  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
+                          const Run& run) {
+    const head_view<T>& q = heads.q;
+    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
+    options.log_sum_exp = sums.span();
+    run(options);
+    sums.put_back(options.log_sum_exp);
+  }
+
   template <class Rotation, class Threads>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
               const attention_options& options, const Rotation& rotation, const Threads& threads) const {
     pass().check(x, context, out);
     pass().check_positions(rotation, x, context, batch);
+    pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
     rotation.apply(heads.q, heads.k, threads);
-    for (Index s = 0; s < rotation.segment_count(); ++s)
-      attention(rotation.query_tokens(heads.q, s), rotation.key_tokens(heads.k, s),
-                rotation.key_tokens(heads.v, s), rotation.query_tokens(heads.attended, s), options, threads);
+    Index first = 0;
+    for (Index s = 0; s < rotation.segment_count(); ++s) {
+      const head_view<T> q = rotation.query_tokens(heads.q, s);
+      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
+        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
+                  rotation.query_tokens(heads.attended, s), part, threads);
+      });
+      first += q.tokens;
+    }
     project_back(heads.attended, out, threads);
   }
 
@@ -14869,16 +14960,18 @@ class multi_head_attention {
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
                          v = heads.v.token_range(first, size),
                          result = heads.attended.token_range(first, size);
-      if (table == nullptr) {
-        cache.append(k, v, taken);
-        attention(q, cache, result, options_.attention, taken, threads);
-      } else if constexpr (pair_layout<Layout>) {
-        if (cache.storage() == key_storage::raw)
+      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
+        if (table == nullptr) {
           cache.append(k, v, taken);
-        else
-          cache.template append<Layout>(k, v, *table, taken);
-        attention<Layout>(q, cache, result, *table, options_.attention, taken, threads);
-      }
+          attention(q, cache, result, part, taken, threads);
+        } else if constexpr (pair_layout<Layout>) {
+          if (cache.storage() == key_storage::raw)
+            cache.append(k, v, taken);
+          else
+            cache.template append<Layout>(k, v, *table, taken);
+          attention<Layout>(q, cache, result, *table, part, taken, threads);
+        }
+      });
     }
     project_back(heads.attended, out, threads);
   }
@@ -14938,7 +15031,7 @@ class block_gradient {
         d_out_(d_out),
         gradients_(gradients),
         self_(self),
-        options_(options),
+        options_(without_report(options)),
         rotation_(rotation),
         threads_(threads) {
     check();
@@ -14996,6 +15089,7 @@ class block_gradient {
   void check() const {
     pass_.check(x_, context_, d_out_);
     pass_.check_positions(rotation_, x_, context_, batch_);
+    pass_.check_attention(rotation_, options_, x_, context_, batch_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -15021,6 +15115,11 @@ class block_gradient {
                          rotation_.segment_count()));
   }
 
+  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  static attention_options without_report(attention_options options) {
+    options.log_sum_exp = {};
+    return options;
+  }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
@@ -15042,7 +15141,7 @@ class block_gradient {
     const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
     const head_view<T> asking = of_queries(q);
     const Index sums = asking.batch * asking.tokens * asking.heads;
-    attention_options options = options_;
+    attention_options options = rotation_.options_of(options_, s);
     options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
     attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
     attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),

@@ -47,7 +47,11 @@ inline namespace ROPE_ABI {
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads
+/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
+/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+///
+/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
+///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
 ///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
 ///            fewer; nothing else is allocated once a call of the same size has been made on the thread
@@ -70,6 +74,7 @@ class multi_head_attention {
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
+    numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
     detail::check_magnitudes<T>("multi_head_attention", numbers);
   }
@@ -180,16 +185,35 @@ class multi_head_attention {
     detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
   }
 
+  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
+  /// to their place among those of all queries.
+  template <class Run>
+  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
+                          const Run& run) {
+    const head_view<T>& q = heads.q;
+    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
+    options.log_sum_exp = sums.span();
+    run(options);
+    sums.put_back(options.log_sum_exp);
+  }
+
   template <class Rotation, class Threads>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
               const attention_options& options, const Rotation& rotation, const Threads& threads) const {
     pass().check(x, context, out);
     pass().check_positions(rotation, x, context, batch);
+    pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
     rotation.apply(heads.q, heads.k, threads);
-    for (Index s = 0; s < rotation.segment_count(); ++s)
-      attention(rotation.query_tokens(heads.q, s), rotation.key_tokens(heads.k, s),
-                rotation.key_tokens(heads.v, s), rotation.query_tokens(heads.attended, s), options, threads);
+    Index first = 0;
+    for (Index s = 0; s < rotation.segment_count(); ++s) {
+      const head_view<T> q = rotation.query_tokens(heads.q, s);
+      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
+        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
+                  rotation.query_tokens(heads.attended, s), part, threads);
+      });
+      first += q.tokens;
+    }
     project_back(heads.attended, out, threads);
   }
 
@@ -211,16 +235,18 @@ class multi_head_attention {
       const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
                          v = heads.v.token_range(first, size),
                          result = heads.attended.token_range(first, size);
-      if (table == nullptr) {
-        cache.append(k, v, taken);
-        attention(q, cache, result, options_.attention, taken, threads);
-      } else if constexpr (pair_layout<Layout>) {
-        if (cache.storage() == key_storage::raw)
+      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
+        if (table == nullptr) {
           cache.append(k, v, taken);
-        else
-          cache.template append<Layout>(k, v, *table, taken);
-        attention<Layout>(q, cache, result, *table, options_.attention, taken, threads);
-      }
+          attention(q, cache, result, part, taken, threads);
+        } else if constexpr (pair_layout<Layout>) {
+          if (cache.storage() == key_storage::raw)
+            cache.append(k, v, taken);
+          else
+            cache.template append<Layout>(k, v, *table, taken);
+          attention<Layout>(q, cache, result, *table, part, taken, threads);
+        }
+      });
     }
     project_back(heads.attended, out, threads);
   }

@@ -57,7 +57,7 @@ class block_gradient {
         d_out_(d_out),
         gradients_(gradients),
         self_(self),
-        options_(options),
+        options_(without_report(options)),
         rotation_(rotation),
         threads_(threads) {
     check();
@@ -115,6 +115,7 @@ class block_gradient {
   void check() const {
     pass_.check(x_, context_, d_out_);
     pass_.check_positions(rotation_, x_, context_, batch_);
+    pass_.check_attention(rotation_, options_, x_, context_, batch_);
     const multi_head_parameters<T>& d = gradients_.weights;
     const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
                            const projection<const T>& of) {
@@ -140,6 +141,11 @@ class block_gradient {
                          rotation_.segment_count()));
   }
 
+  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  static attention_options without_report(attention_options options) {
+    options.log_sum_exp = {};
+    return options;
+  }
   template <class Purpose>
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
@@ -161,7 +167,7 @@ class block_gradient {
     const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
     const head_view<T> asking = of_queries(q);
     const Index sums = asking.batch * asking.tokens * asking.heads;
-    attention_options options = options_;
+    attention_options options = rotation_.options_of(options_, s);
     options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
     attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
     attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),

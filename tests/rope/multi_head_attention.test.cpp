@@ -2,6 +2,7 @@
 #include <rope/multi_head_attention.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <rope/dropout.hpp>
 #include <string>
@@ -382,4 +383,177 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
           [&] {
             multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
           });
+}
+
+namespace {
+
+/// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys that sees(i, j), of row [first, first + count) of
+/// x to itself, [queries, heads], from the weights of a block without norms and biases.
+std::vector<long double> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
+                                  Index count, const reference::sees_key& sees) {
+  const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
+    long double sum = 0;
+    for (Index c = 0; c < x.cols(); ++c)
+      sum += static_cast<long double>(weight(row, c)) * x(first + token, c);
+    return sum;
+  };
+  const Index dim = m.kind.head_dim, group = m.kind.heads / m.kind.kv_heads;
+  std::vector<long double> sums;
+  for (Index i = 0; i < count; ++i)
+    for (Index h = 0; h < m.kind.heads; ++h) {
+      long double sum = 0;
+      for (Index j = 0; j < count; ++j) {
+        if (!sees(static_cast<std::size_t>(i), static_cast<std::size_t>(j))) continue;
+        long double score = 0;
+        for (Index c = 0; c < dim; ++c)
+          score += channel(m.q, i, h * dim + c) * channel(m.k, j, h / group * dim + c);
+        sum += std::exp(score / std::sqrt(static_cast<long double>(dim)));
+      }
+      sums.push_back(std::log(sum));
+    }
+  return sums;
+}
+
+/// Scores below 20 and sums of at most 16 keys: a hundred roundings of 40.
+bool near(double got, long double exact) {
+  return std::abs(got - exact) <= static_cast<long double>(testing::block_bound<double>());
+}
+
+}  // namespace
+
+TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segments and in chunks") {
+  const random_block<double> memory({}, 527);
+  testing::random numbers(528);
+  const Index batch = 2, count = 9, heads = memory.kind.heads;
+  const rows_of<double> x = testing::random_rows<double>(numbers, batch * count, 10, 2);
+  rows_of<double> out(batch * count, 10), expected(batch * count, 10);
+  std::vector<double> sums(static_cast<std::size_t>(batch * count * heads));
+  multi_head_options options = memory.options();
+  const auto block_of = [&](const multi_head_options& o) {
+    return multi_head_attention<double, half_split>(memory.weights(), o);
+  };
+  multi_head_options reporting = options;
+  reporting.attention.log_sum_exp = sums;
+  const auto check = [&](Index row, Index first, const std::vector<long double>& exact) {
+    const auto begin = static_cast<std::size_t>((row * count + first) * heads);
+    bool holds = true;
+    for (std::size_t n = 0; n < exact.size(); ++n) holds = holds && near(sums[begin + n], exact[n]);
+    CHECK(holds);
+  };
+  const auto forget = [&] { std::fill(sums.begin(), sums.end(), -77.0); };
+
+  block_of(reporting).forward(x, batch, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, causal));
+  block_of(options).forward(x, batch, expected);
+  CHECK(out == expected);
+  forget();
+  block_of(reporting).cross(x, x, batch, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, everything));
+
+  // Pairs that do not turn, so that the definition stays as it is. The segments of both rows are the same.
+  const frequency_table<double> still(frequencies::custom(Eigen::ArrayXd::Zero(2)), 40);
+  const std::vector<int> offsets = {0, 4, 4, 9};
+  forget();
+  block_of(reporting).forward(x, batch, out, still, segments<int>{std::span<const int>(offsets)});
+  for (Index b = 0; b < batch; ++b)
+    for (std::size_t s = 0; s < 3; ++s)
+      check(b, offsets[s], log_sums(memory, x, b * count + offsets[s], offsets[s + 1] - offsets[s], causal));
+
+  // A ring takes 9 tokens in chunks of 4, and every query sees its last 3 keys and the first one.
+  const auto ringed = [](std::size_t i, std::size_t j) { return j <= i && (i - j < 3 || j == 0); };
+  ring_cache<double> ring(batch, {.sinks = 1, .window = 3, .chunk = 4}, 2, 6);
+  kv_cache<double> cache(batch, 20, 2, 6);
+  forget();
+  block_of(reporting).forward(x, ring, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, ringed));
+  forget();
+  block_of(reporting).forward(x, cache, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, causal));
+
+  // Row 1 has 6 new tokens, which end within the second chunk.
+  const std::vector<Index> counts = {9, 6};
+  ring.clear();
+  forget();
+  block_of(reporting).forward(x, ring, out, counts);
+  check(0, 0, log_sums(memory, x, 0, 9, ringed));
+  check(1, 0, log_sums(memory, x, count, 6, ringed));
+  for (std::size_t n = static_cast<std::size_t>((count + 6) * heads); n < sums.size(); ++n)
+    CHECK(sums[n] == attention_options::no_keys);
+}
+
+TEST_CASE("a mask and a bias of a block are those of all its segments") {
+  const random_block<double> memory({}, 529);
+  testing::random numbers(530);
+  const Index count = 9;
+  const rows_of<double> x = testing::random_rows<double>(numbers, count, 10, 2);
+  rows_of<double> out(count, 10);
+  bool mask[81];
+  std::vector<float> bias(81, 0.0f);
+  for (int n = 0; n < 81; ++n) {
+    mask[n] = n % 10 == 0 || numbers.unit() > 0.3;  // a query sees itself
+    if (n % 10 != 0 && numbers.unit() < 0.2) bias[static_cast<std::size_t>(n)] = -1e31f;
+  }
+  multi_head_options options = memory.options();
+  options.attention.mask = scores(mask, 1, 1, count, count);
+  options.attention.bias = scores(bias.data(), 1, 1, count, count);
+  const frequency_table<double> table(narrow, 40);
+  const std::vector<int> offsets = {0, 4, 5, 5, 9};
+  multi_head_attention<double, half_split>(memory.weights(), options)
+      .forward(x, 1, out, table, segments<int>{std::span<const int>(offsets)});
+  for (std::size_t s = 0; s < 4; ++s) {
+    const auto first = static_cast<std::size_t>(offsets[s]);
+    const reference::matrix row = part(x, offsets[s], offsets[s + 1] - offsets[s]);
+    const auto sees = [&](std::size_t i, std::size_t j) {
+      const std::size_t n = (first + i) * 9 + first + j;
+      return j <= i && mask[n] && bias[n] == 0;
+    };
+    if (row.rows > 0)
+      CHECK(testing::worst(out, offsets[s],
+                           forward(memory.reference<half_split>(narrow), row, row, counted(row.rows),
+                                   counted(row.rows), sees)) <= 1);
+  }
+}
+
+TEST_CASE("options of attention that do not fit a call of a block are refused by name, and nothing changes") {
+  const random_block<double> memory({}, 531);
+  const rows_of<double> x = rows_of<double>::Ones(6, 10);
+  rows_of<double> out = rows_of<double>::Constant(6, 10, -77);
+  std::vector<double> sums(24, -77);
+  const std::vector<float> bias(36, 0.0f);
+  const frequency_table<double> table(narrow, 40);
+  ring_cache<double> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 6);
+  const std::vector<int> offsets = {0, 2, 6};
+  const segments<int> parts{std::span<const int>(offsets)};
+  const auto refused = [&](const auto& change, const std::string& text, const auto& call) {
+    multi_head_options options = memory.options();
+    change(options.attention);
+    const multi_head_attention<double, half_split> block(memory.weights(), options);
+    CHECK(throws_saying<std::invalid_argument>([&] { call(block); }, "rope::multi_head_attention: " + text));
+    CHECK((out.array() == -77).all());
+    CHECK(sums == std::vector<double>(24, -77));
+    CHECK(ring.next_positions()[0] == 0);
+  };
+  const auto short_sums = [&](attention_options& o) { o.log_sum_exp = std::span(sums).first(23); };
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, 2, out); });
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, ring, out, table); });
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  const auto small_bias = [&](attention_options& o) { o.bias = scores(bias.data(), 1, 1, 4, 4); };
+  refused(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
+          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};
+  const std::string counted_from =
+      "the tokens of segments are counted from the start of each, the options must not list positions, "
+      "key_counts or offsets";
+  for (const int which : {0, 1, 2, 3})
+    refused(
+        [&](attention_options& o) {
+          if (which == 0) o.query_positions = list;
+          if (which == 1) o.key_positions = list;
+          if (which == 2) o.key_counts = lengths;
+          if (which == 3) o.query_offsets = ends;
+        },
+        counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
 }

@@ -2,10 +2,13 @@
 #ifndef ROPE_DETAIL_MULTI_HEAD_PASS_HPP
 #define ROPE_DETAIL_MULTI_HEAD_PASS_HPP
 
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
+#include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/head_norm.hpp>
 #include <rope/detail/message.hpp>
@@ -37,14 +40,37 @@ struct block_scratch {
   struct values;
   struct attended;
   struct counts;
+  struct log_sums;
   // of the backward pass
   struct turned_queries;
   struct turned_keys;
-  struct log_sums;
   struct d_attended;
   struct d_queries;
   struct d_keys;
   struct d_values;
+};
+
+/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
+/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+struct log_sums_of_part {
+  std::span<double> all;
+  Index batch, queries, heads, first, count;
+
+  std::span<double> span() const {
+    if (all.empty()) return {};
+    const auto size = static_cast<std::size_t>(batch * count * heads);
+    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
+  }
+  /// Brings what was written to `part`, the result of span(), to its place.
+  void put_back(std::span<const double> part) const {
+    if (all.empty() || in_place()) return;
+    for (Index b = 0; b < batch; ++b)
+      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
+  }
+
+ private:
+  bool in_place() const { return batch <= 1 || count == queries; }
 };
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
@@ -83,6 +109,15 @@ struct block_pass {
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  }
+  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
+                       const token_ref<T>& context, Index batch) const {
+    check_options(
+        "multi_head_attention", attention,
+        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
+    rotation.check(attention);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -131,8 +166,12 @@ struct block_without_rotation {
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
 
-  /// Sequences that must not see each other, and the tokens of one in a view of queries or of keys.
+  void check(const attention_options& /*options*/) const {}
+
+  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
+  /// queries or of keys.
   Index segment_count() const { return 1; }
+  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
   head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
     return x;
@@ -170,6 +209,15 @@ struct block_rotation {
                    message("multi_head_attention: queries and keys must have the same segments, got ",
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
   }
+  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  void check(const attention_options& options) const {
+    if constexpr (is_segmented<PQ>)
+      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+          !options.query_offsets.empty())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
+                           "the options must not list positions, key_counts or offsets"));
+  }
   template <class T, class Threads>
   void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
     rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
@@ -187,6 +235,14 @@ struct block_rotation {
     else
       return 1;
   }
+  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  attention_options options_of(attention_options options, Index segment) const {
+    if constexpr (is_segmented<PQ>) {
+      options.bias = scores_of(options.bias, segment);
+      options.mask = scores_of(options.mask, segment);
+    }
+    return options;
+  }
   template <class T>
   head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
     return tokens_of(x, query_positions, segment);
@@ -197,6 +253,18 @@ struct block_rotation {
   }
 
  private:
+  template <class X>
+  score_view<X> scores_of(score_view<X> x, Index segment) const {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+      if (!x || extent == 1) return;
+      const auto first = static_cast<Index>(offsets[segment]);
+      x.data += first * stride;
+      extent = static_cast<Index>(offsets[segment + 1]) - first;
+    };
+    cut(x.queries, x.query_stride, query_positions.offsets);
+    cut(x.keys, x.key_stride, key_positions.offsets);
+    return x;
+  }
   template <class T, class P>
   static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
     if constexpr (is_segmented<P>) {
