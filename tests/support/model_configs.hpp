@@ -44,6 +44,8 @@ struct gguf_file {
   }
   std::optional<std::vector<double>> numbers(const std::string& key) const {
     if (!entries.contains(key) || !entries.at(key).is_array()) return {};
+    for (const json& value : entries.at(key))
+      if (!value.is_number()) return {};
     return entries.at(key).get<std::vector<double>>();
   }
 };
