@@ -1,10 +1,11 @@
 // Prints what a Hugging Face config.json says about rotary embeddings, with every number derived from it, and
 // plots the wavelength of each pair before and after the model's scaling.
 //
-// Usage: rope_inspect_config [config.json [plot.svg [length of the sequence]]]
+// Usage: rope_inspect_config [--layout interleaved|half_split]
+//                            [config.json [plot.svg [length of the sequence]]]
 //
-// Without a config it reads that of Llama 3.1. The length decides for the schedules that depend on it
-// (dynamic, longrope).
+// Without a config it reads that of Llama 3.1. The layout is asked for where that of the architecture is not
+// known. The length decides for the schedules that depend on it (dynamic, longrope).
 
 #include <rope/describe.hpp>
 #include <rope/import_hugging_face.hpp>
@@ -16,9 +17,13 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace {
 
@@ -65,8 +70,9 @@ class panel {
     const bool slides = group.layer_type.starts_with("sliding") && model.sliding_window > 0;
     const double reach = slides ? model.sliding_window : model.max_position;
     const double trained = group.number("original_max_position", 0);
-    decades_ = std::ceil(std::log10(
-        std::max({pairs.longest_wavelength, wavelength(original, pairs_ - 1), reach, trained, 10.0})));
+    const double longest =
+        std::max({pairs.longest_wavelength, wavelength(original, pairs_ - 1), reach, trained, 10.0});
+    decades_ = std::ceil(std::log10(std::min(longest, std::numeric_limits<double>::max())));
     svg_ += label(left, offset_ + 22, title(model, group), "start", "font-size='16' font-weight='600'");
     blend(pairs);
     axes();
@@ -188,38 +194,66 @@ std::string plot(const rope::model_rope& model) {
   return svg + "</svg>\n";
 }
 
+constexpr const char* usage =
+    "usage: rope_inspect_config [--layout interleaved|half_split] [config.json [plot.svg [length of the "
+    "sequence]]]";
+
 int fail(const std::string& what, std::string why) {
   std::replace(why.begin(), why.end(), '\n', ' ');
-  std::fprintf(stderr, "rope_inspect_config: %s: %s\n", what.c_str(), why.c_str());
+  std::fprintf(stderr, "rope_inspect_config: \"%s\": %s\n", what.c_str(), why.c_str());
   return 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string config_path = argc > 1 ? argv[1] : ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json";
-  if (argc > 4 || config_path == "-h" || config_path == "--help") {
-    std::puts("usage: rope_inspect_config [config.json [plot.svg [length of the sequence]]]");
-    return argc > 4 ? 1 : 0;
+  std::vector<std::string> places;  // config, plot, length
+  std::optional<rope::pairing> layout;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "-h" || argument == "--help") {
+      std::puts(usage);
+      return 0;
+    }
+    if (argument == "--layout") {
+      const std::string_view name = i + 1 < argc ? argv[++i] : "";
+      for (const auto known : {rope::pairing::interleaved, rope::pairing::half_split})
+        if (name == rope::name_of(known)) layout = known;
+      if (!layout || name != rope::name_of(*layout))
+        return fail(std::string(name), "--layout must be interleaved or half_split");
+    } else if (argument.starts_with("-")) {
+      return fail(argv[i], std::string("there is no such option; ") + usage);
+    } else {
+      places.emplace_back(argument);
+    }
   }
+  if (places.size() > 3) return fail(places[3], std::string("one argument too many; ") + usage);
+  const std::string config_path =
+      places.empty() ? ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json" : places.front();
   double length = 0;
-  if (argc > 3) {
+  if (places.size() > 2) {
     char* end = nullptr;
-    length = std::strtod(argv[3], &end);
-    if (end == argv[3] || *end != '\0') return fail(argv[3], "the length of the sequence must be a number");
+    length = std::strtod(places[2].c_str(), &end);
+    if (end == places[2].c_str() || *end != '\0')
+      return fail(places[2], "the length of the sequence must be a number");
   }
   std::ifstream file(config_path);
   if (!file) return fail(config_path, "cannot be read");
   try {
-    const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.length = length});
+    const auto model =
+        rope::import_hugging_face(nlohmann::json::parse(file), {.length = length, .layout = layout});
     std::fputs(rope::describe(model).c_str(), stdout);
-    if (argc > 2) {
-      std::ofstream picture(argv[2]);
+    if (places.size() > 1) {
+      std::ofstream picture(places[1]);
       picture << plot(model);
-      if (!picture.flush()) return fail(argv[2], "cannot be written");
-      std::printf("\nwrote %s\n", argv[2]);
+      if (!picture.flush()) return fail(places[1], "cannot be written");
+      std::printf("\nwrote %s\n", places[1].c_str());
     }
   } catch (const std::exception& error) {
-    return fail(config_path, error.what());
+    std::string why = error.what();
+    // What the library calls its options is an option of the program.
+    if (why.find("the layout in the options") != std::string::npos)
+      why += " (--layout interleaved or --layout half_split)";
+    return fail(config_path, why);
   }
 }
