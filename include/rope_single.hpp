@@ -144,6 +144,51 @@ using Index = Eigen::Index;
 
 #endif  // ROPE_CONFIG_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_EXACT_HPP
+#define ROPE_DETAIL_EXACT_HPP
+
+#include <concepts>    // std::integral, std::same_as
+#include <functional>  // std::equal_to
+#include <utility>     // std::in_range
+
+
+/// Operations that compilers warn of, for places where they are meant.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// a == b for numbers that were stored and not computed: an option that is off, a sum of nothing, a factor of
+/// exactly 1.
+template <class A, class B>
+constexpr bool equal(A a, B b) {
+  return std::equal_to<>{}(a, b);
+}
+
+/// A number in the arithmetic that schedules are evaluated in.
+constexpr long double widened(double x) { return static_cast<long double>(x); }
+
+/// Whether an Index holds the count.
+template <std::integral Count>
+constexpr bool is_index(Count count) {
+  return std::in_range<Index>(count);
+}
+
+/// A count that an Index holds, as one: no cast where the types are the same, as int64 is on most machines.
+template <std::integral Count>
+constexpr Index to_index(Count count) {
+  if constexpr (std::same_as<Count, Index>)
+    return count;
+  else
+    return static_cast<Index>(count);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_EXACT_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_INTEGER_RANGE_HPP
 #define ROPE_DETAIL_INTEGER_RANGE_HPP
 
@@ -178,7 +223,7 @@ inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
     std::snprintf(digits, sizeof digits, "%.*g", count, value);
-    if (std::strtod(digits, nullptr) == value) break;
+    if (equal(std::strtod(digits, nullptr), value)) break;
   }
   return digits;
 }
@@ -233,11 +278,6 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
     ROPE_THROW(std::out_of_range,
                message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
   return a - b;
-}
-
-/// Whether an Index holds `count`.
-constexpr bool is_index(std::int64_t count) {
-  return count >= (std::numeric_limits<Index>::min)() && count <= (std::numeric_limits<Index>::max)();
 }
 
 /// Whether the product of extents, none of them negative, is at most `most`.
@@ -640,8 +680,8 @@ class frequencies {
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule schedule{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
-    schedule.restart(base);
+    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    schedule.restart(detail::widened(base));
     return schedule;
   }
 
@@ -703,15 +743,16 @@ struct score_view {
 
 /// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the entries
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
+///          entries
 template <class X>
 score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
   const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
                            (std::max)(keys, Index{1})};
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch, ", ",
-                                                      heads, ", ", queries, ", ", keys, "]"));
+    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch,
+                                                      ", ", heads, ", ", queries, ", ", keys, "]"));
   if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
     ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
                                                   "] exceeds the address space"));
@@ -817,9 +858,9 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
 /// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options) {
-  constexpr double smallest = (std::numeric_limits<A>::min)();
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
   for (const double option : {std::abs(options.scale), options.softcap})
-    if (option != 0 && (option < smallest || option > 1 / smallest))
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
                          1 / smallest, "], got ", options.scale, " and ", options.softcap));
@@ -3063,7 +3104,7 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   // 1 / (2 pi) in 256 bits, the least significant word first.
   constexpr std::uint64_t inverse_two_pi[4] = {0x7f9458eaf7aef158u, 0x36d8a5664f10e410u, 0x7f09d5f47d4d3770u,
                                                0x28be60db9391054au};
-  if (inv_freq == 0 || coordinate == 0) return {};
+  if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
   // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
   const detail::binary f = detail::binary_of(inv_freq), c = detail::binary_of(coordinate);
   const detail::uint128 significand = detail::multiply(f.significand, c.significand);
@@ -3303,7 +3344,7 @@ class coordinate_phases {
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (inv_freq(i, a) != 0)
+        if (!equal(inv_freq(i, a), 0))
           axes_[static_cast<std::size_t>(a)].push_back(
               {static_cast<std::size_t>(i), turning_rate(inv_freq(i, a))});
   }
@@ -3314,7 +3355,7 @@ class coordinate_phases {
     pairs_.assign(pairs_.size(), phase{});
     for (std::size_t a = 0; a < axes_.size(); ++a) {
       const double coordinate = coordinates(static_cast<Index>(a));
-      if (coordinate == std::trunc(coordinate)) {
+      if (equal(coordinate, std::trunc(coordinate))) {
         const auto position = static_cast<std::int64_t>(coordinate);
         for (const auto& [pair, rate] : axes_[a]) pairs_[pair] = pairs_[pair] + rate.at_integer(position);
       } else {
@@ -3367,7 +3408,7 @@ class slow_pairs {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
       for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
-      if (fastest == 0 || fastest >= 0x1p-65) continue;
+      if (equal(fastest, 0) || fastest >= 0x1p-65) continue;
       const int shift = -65 - std::ilogb(fastest);
       for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);
       pairs_.push_back({i, shift});
@@ -3454,7 +3495,7 @@ Index checked_rows(First first, Last last) {
                message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
   if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
-  return static_cast<Index>(to - from);
+  return to_index(to - from);
 }
 
 /// Rows whose entries fit in memory.
@@ -3472,7 +3513,8 @@ Index checked_entries(Index rows, Index pairs) {
 /// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
 template <class S>
 double checked_magnitude(double attention_factor) {
-  constexpr double smallest = (std::numeric_limits<S>::min)(), largest = (std::numeric_limits<S>::max)();
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
+                 largest = static_cast<double>((std::numeric_limits<S>::max)());
   if (attention_factor < smallest || attention_factor > largest)
     ROPE_THROW(std::invalid_argument,
                message("frequency_table: attention_factor must be in [", smallest, ", ", largest,
@@ -3699,7 +3741,7 @@ class frequency_table {
             pairs(),
             first_,
             given_,
-            given_ || attention_factor() == 1.0,
+            given_ || detail::equal(attention_factor(), 1.0),
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
@@ -4105,8 +4147,9 @@ class visibility {
   const attention_shape& shape() const { return shape_; }
 
   double scale() const {
-    return options_.scale != 0 || shape_.head_dim == 0 ? options_.scale
-                                                       : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+    return !equal(options_.scale, 0) || shape_.head_dim == 0
+               ? options_.scale
+               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   }
 
   /// Position of query i of row b, and of key j.
@@ -4218,8 +4261,8 @@ class visibility {
     const auto queries = options_.query_offsets, keys = key_offsets();
     const auto s =
         static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
-    return {static_cast<Index>(queries[s]), static_cast<Index>(queries[s + 1] - queries[s]),
-            static_cast<Index>(keys[s]), keys[s + 1] - keys[s]};
+    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
+            keys[s + 1] - keys[s]};
   }
 
   std::span<const std::int64_t> key_offsets() const {
@@ -4969,8 +5012,8 @@ class tile_softmax {
       P largest = load<P>(row + whole.first);
       for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
       const A found = largest_lane(largest);
-      maximum[r] = state.sum[r] == A(0) ? found : (std::max)(found, state.maximum[r]);
-      if (state.sum[r] != A(0)) shrink_[r] = state.maximum[r] - maximum[r];
+      maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
+      if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
     for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
     for (Index r = 0; r < strip_.count; ++r) {
@@ -5119,8 +5162,9 @@ template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
   for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0) : static_cast<A>(logits[static_cast<std::size_t>(strip.head_of(r))] * log2_e);
+    const double logit =
+        logits.empty() ? 0 : static_cast<double>(logits[static_cast<std::size_t>(strip.head_of(r))]);
+    state.maximum[r] = static_cast<A>(logit * log2_e);
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
@@ -5141,7 +5185,7 @@ auto divided(const const_channels_map<A>& channels, A divisor) {
 /// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (sum == A(0))
+  if (equal(sum, A(0)))
     std::fill(out, out + count, T(0));
   else
     channels_map<T>(out, count) =
@@ -5155,8 +5199,8 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   if (report.empty()) return;
   const attention_shape& shape = rules.shape();
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      sum == A(0) ? attention_options::no_keys
-                  : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+      equal(sum, A(0)) ? attention_options::no_keys
+                       : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
 }
 
 }  // namespace detail
@@ -5610,7 +5654,7 @@ class decode_split {
   void shrink(Index kv, const A* factor) {
     std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
     for (Index r = 0; r < rows_; ++r)
-      if (factor[r] != A(1))
+      if (!equal(factor[r], A(1)))
         channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
   }
   void add_tile_sums(Index kv) {
@@ -5661,7 +5705,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
   const softmax_rows<A> total = results.state_of(0, row);
   for (Index s = 1; s < splits; ++s) {
     const softmax_rows<A> part = results.state_of(s, row);
-    if (*part.sum == A(0)) continue;
+    if (equal(*part.sum, A(0))) continue;
     const joined_factors<A> factors = join(total, part);
     add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
   }
@@ -6799,7 +6843,7 @@ struct attention_gradient_rows {
     for (Index row = 0; row < count(); ++row) {
       const double sum = options.log_sum_exp[static_cast<std::size_t>(
           (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
-      const bool none = sum == attention_options::no_keys;
+      const bool none = equal(sum, attention_options::no_keys);
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
@@ -6837,8 +6881,8 @@ struct attention_gradient_rows {
     });
     end_run();
     for (Index row = 0; row < count(); ++row) {
-      m.shifts[row] = m.runs.sum[row] == A(0) ? A(0) : m.runs.maximum[row];
-      m.factors[row] = m.runs.sum[row] == A(0) ? A(0) : 1 / m.runs.sum[row];
+      m.shifts[row] = equal(m.runs.sum[row], A(0)) ? A(0) : m.runs.maximum[row];
+      m.factors[row] = equal(m.runs.sum[row], A(0)) ? A(0) : 1 / m.runs.sum[row];
     }
   }
 };
@@ -7765,8 +7809,8 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
     for (Index i = 0; i < out_a.tokens; ++i)
       for (Index h = 0; h < out_a.heads; ++h, ++n) {
         // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
-        if (log_sum_exp_b[n] == attention_options::no_keys) continue;
-        if (log_sum_exp_a[n] == attention_options::no_keys) {
+        if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
+        if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
           log_sum_exp_a[n] = log_sum_exp_b[n];
           continue;
@@ -7829,7 +7873,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   for (Index j = 0; j < keys; ++j) {
     const bool present =
-        rules.sees(b, h, i, j) && (options.dropout == 0 || kept.keeps(rules.key_position(b, j)));
+        rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
     at(j) = present
                 ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
                 : A(0);
@@ -8026,7 +8070,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
   Index pairs = 0, axes = 0;
   for (const frequencies& block : blocks) {
-    if (block.attention_factor() != blocks.front().attention_factor())
+    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
       ROPE_THROW(std::invalid_argument,
                  detail::message("axial: all blocks must have the same attention_factor, got ",
                                  blocks.front().attention_factor(), " and ", block.attention_factor()));
@@ -9436,8 +9480,8 @@ class ring_cache {
   /// Tokens held in row b.  Throws: std::out_of_range
   Index size(Index b) const {
     const std::int64_t n = seen_[checked_row(b)];
-    return static_cast<Index>((std::min)(n, std::int64_t{policy_.sinks}) +
-                              (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
+    return detail::to_index((std::min)(n, std::int64_t{policy_.sinks}) +
+                            (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
   }
   /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
   /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
@@ -9520,7 +9564,7 @@ class ring_cache {
                                    " were overwritten and the window of token ", size, " needs them"));
     }
     newest_.forget(first, last, [&](Index b) {
-      return detail::lost_tokens{0, static_cast<Index>(seen_[at(b)] - size)};
+      return detail::lost_tokens{0, detail::to_index(seen_[at(b)] - size)};
     });
     for (Index b = first; b < last; ++b) {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
@@ -9628,7 +9672,7 @@ class ring_cache {
       const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
       for (std::int64_t i = start; i < end; ++i) {
         if (i >= policy_.sinks && i < oldest) continue;
-        write(b, static_cast<Index>(i - start), slot(i), i);
+        write(b, detail::to_index(i - start), slot(i), i);
         position_in(b, slot(i)) = i;
         used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
       }
@@ -9678,7 +9722,7 @@ inline void check_cache_lists(const char* function, const attention_options& opt
                message(function,
                        ": a cache has its own positions, counts and rows, the options must not list "
                        "any"));
-  if (options.dropout != 0)
+  if (!equal(options.dropout, 0))
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout is for training, a cache is not, got ", options.dropout));
 }
@@ -9993,7 +10037,7 @@ class cached_call {
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
         const std::int64_t rank = rank_of(cache_, position);
-        const auto keys = static_cast<Index>(rank + 1);
+        const auto keys = to_index(rank + 1);
         const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
         for (Index h = 0; h < all_k.heads; h += step) {
           const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);
@@ -10330,7 +10374,7 @@ struct group_comparison {
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (f == 0 ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
   }
 };
 
@@ -10371,7 +10415,7 @@ inline pair_census census(const layer_group& group) {
   pair_census result;
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (inv_freq(i, 0) == 0) continue;
+    if (detail::equal(inv_freq(i, 0), 0)) continue;
     const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
     result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
@@ -10379,13 +10423,13 @@ inline pair_census census(const layer_group& group) {
     first = false;
   }
   for (Index i = 0; i < inv_freq.rows(); ++i)
-    result.changes.push_back(inv_freq(i, 0) == 0                ? pair_change::stopped
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)   ? pair_change::stopped
                              : std::abs(divisor(i) - 1) <= same ? pair_change::kept
                              : std::abs(divisor(i) / result.largest_divisor - 1) <= same
                                  ? pair_change::interpolated
                                  : pair_change::blended);
   const auto count = [&](pair_change change) {
-    return static_cast<Index>(std::count(result.changes.begin(), result.changes.end(), change));
+    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
   };
   if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
     std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
@@ -10442,7 +10486,7 @@ inline view_distance distance_of(const model_rope& model, const layer_group& gro
 }
 
 inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
-  if (pairs.longest_wavelength == 0) return "no pair turns";
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
   if (pairs.kept < group.frequencies.pairs()) {
@@ -10474,7 +10518,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   }
   text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
   std::string multiplier = digits(group.softmax_multiplier);
-  if (group.softmax_multiplier != 1)
+  if (!detail::equal(group.softmax_multiplier, 1))
     multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
                   ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
   text += line("softmax multiplier", multiplier);
@@ -10643,7 +10687,7 @@ struct given_entries {
               std::invalid_argument,
               message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
                       ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (c != 1 || s != 0) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
       }
@@ -10757,7 +10801,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
   if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-    !detail::is_index(last - first))
+      !detail::is_index(last - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();
@@ -10768,7 +10812,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   }
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), first, static_cast<Index>(last - first),
+      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {
         for (std::size_t j = 0; j < step.size(); ++j) {
           const cos_sin value = cos_sin_of<double>(now[j]);
@@ -10843,7 +10887,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
                                                   " at row ", r, ", column ", c));
       const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
       const Index copy = form == table_form::repeated ? 2 * pair : pair;
-      if (value != static_cast<double>(x(r, copy)))
+      if (!detail::equal(value, static_cast<double>(x(r, copy))))
         ROPE_THROW(std::invalid_argument,
                    message(function, ": the two copies of ", name, " must agree in the ",
                            form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
@@ -11484,9 +11528,8 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
-  return detail::walk_grid<std::int64_t>("grid_positions", extents, [&](std::size_t a, Index i) {
-    return (first.empty() ? 0 : first[a]) + i;
-  });
+  return detail::walk_grid<std::int64_t>(
+      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
 }
 
 /// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
@@ -11621,7 +11664,8 @@ inline owned_array<double, 1> cell_centres(Index count, double low, double high)
 /// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
 inline std::int64_t centred_first(Index count) {
   detail::require_count("centred_first", count);
-  return -static_cast<std::int64_t>(count - count / 2);
+  const std::int64_t before = count - count / 2;
+  return -before;
 }
 
 /// What the centres of patches are divided by before they are mapped to [-1, 1].
@@ -11837,7 +11881,8 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 inline long double pair_of_rotations(double rotations, const schedule& schedule,
                                      double original_max_position) {
   return static_cast<long double>(schedule.rotary_dim) *
-         std::log(original_max_position / (rotations * 2 * std::numbers::pi_v<long double>)) /
+         std::log(widened(original_max_position) /
+                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
          (2 * std::log(schedule.base));
 }
 
@@ -11856,7 +11901,7 @@ struct linear_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    schedule.inv_freq /= factor;
+    schedule.inv_freq /= detail::widened(factor);
   }
 };
 
@@ -11868,7 +11913,7 @@ struct ntk_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
-    detail::stretch_base(schedule, factor, "ntk_scaling");
+    detail::stretch_base(schedule, detail::widened(factor), "ntk_scaling");
   }
 };
 
@@ -11888,7 +11933,9 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position)
-      detail::stretch_base(schedule, static_cast<long double>(factor) * length / max_position - (factor - 1),
+      detail::stretch_base(schedule,
+                           detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
+                               detail::widened(factor - 1),
                            "dynamic_ntk_scaling");
   }
 };
@@ -11927,7 +11974,7 @@ struct yarn_scaling {
     }
     low = (std::max)(low, 0.0L);
     high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
-    if (low == high) high += 0.001L;
+    if (detail::equal(low, high)) high += 0.001L;
     if (low > high)
       ROPE_THROW(std::invalid_argument,
                  detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
@@ -11939,7 +11986,8 @@ struct yarn_scaling {
     if (attention_factor) return *attention_factor;
     const double log_factor = std::log(factor);
     const auto g = [&](double k) { return 0.1 * k * log_factor + 1; };
-    if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) return g(*mscale) / g(*mscale_all_dim);
+    if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
+      return g(*mscale) / g(*mscale_all_dim);
     return g(1);
   }
 
@@ -11959,7 +12007,7 @@ struct yarn_scaling {
     const auto [low, high] = bounds(schedule);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
       const long double interpolated = detail::ramp(i, low, high);
-      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
+      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
     }
     schedule.attention_factor *= magnitude();
   }
@@ -12018,7 +12066,7 @@ struct longrope_scaling {
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
     schedule.attention_factor *= magnitude();
   }
 };
@@ -12045,13 +12093,15 @@ struct llama3_scaling {
                           high_freq_factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
-    const long double width = high_freq_factor - low_freq_factor;
+    const long double width = detail::widened(high_freq_factor - low_freq_factor);
     for (long double& f : schedule.inv_freq) {
       const long double turns =
-          original_max_position * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
-      const long double kept = width == 0 ? (turns >= low_freq_factor ? 1.0L : 0.0L)
-                                          : std::clamp((turns - low_freq_factor) / width, 0.0L, 1.0L);
-      f *= (1 - kept) / factor + kept;
+          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+      const long double kept =
+          detail::equal(width, 0)
+              ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
+              : std::clamp((turns - detail::widened(low_freq_factor)) / width, 0.0L, 1.0L);
+      f *= (1 - kept) / detail::widened(factor) + kept;
     }
   }
 };
@@ -12076,7 +12126,7 @@ struct proportional_scaling {
     const auto turning =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(schedule.rotary_dim) / 2);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / factor : 0;
+      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / detail::widened(factor) : 0;
   }
 };
 
@@ -12117,7 +12167,7 @@ struct pair_factor_scaling {
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
+      schedule.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
   }
 };
 
@@ -12129,7 +12179,7 @@ struct alpha_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
                           alpha);
-    detail::stretch_base(schedule, alpha, "alpha_scaling");
+    detail::stretch_base(schedule, detail::widened(alpha), "alpha_scaling");
   }
 };
 
@@ -12146,7 +12196,7 @@ struct mixed_ntk_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "mixed_ntk_scaling: factor must be at least 1", factor);
-    const long double s = factor, pairs = static_cast<long double>(schedule.inv_freq.size());
+    const long double s = detail::widened(factor), pairs = static_cast<long double>(schedule.inv_freq.size());
     if (!mixed_b) {
       schedule.multiply_base(s);
       schedule.inv_freq /= std::pow(s, 1 / pairs);
@@ -12154,7 +12204,7 @@ struct mixed_ntk_scaling {
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
                           "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
-    const long double b = *mixed_b;
+    const long double b = detail::widened(*mixed_b);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
       schedule.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
   }
@@ -12183,11 +12233,11 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = schedule;
-    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling");
+    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
     for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
-      const long double original = schedule.inv_freq(i), linear = original / factor;
-      const long double ntk_share = share(i, 1.25, 0.75, schedule) * ntk_factor;
-      const long double original_share = share(i, 16, 2, schedule) * extrapolation_factor;
+      const long double original = schedule.inv_freq(i), linear = original / detail::widened(factor);
+      const long double ntk_share = share(i, 1.25, 0.75, schedule) * detail::widened(ntk_factor);
+      const long double original_share = share(i, 16, 2, schedule) * detail::widened(extrapolation_factor);
       const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       schedule.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
@@ -12200,7 +12250,7 @@ struct ntk_by_parts_scaling {
         (std::max)(0.0L, std::floor(detail::pair_of_rotations(fast, schedule, original_max_position)));
     long double high =
         (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
-    if (low == high) high += 0.001L;
+    if (detail::equal(low, high)) high += 0.001L;
     detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
     return 1 - detail::ramp(pair, low, high);
@@ -12336,8 +12386,8 @@ template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
       .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
-  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
-  original.restart(base);
+  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = widened(base), .inv_freq = {}};
+  original.restart(widened(base));
   (record(result.numbers, rules, original), ...);
   return result;
 }
@@ -12393,12 +12443,13 @@ inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be p
 inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
-inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
+inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
+                                         "must be 0 or 1"};
 /// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
 inline constexpr double most = 0x1p20;
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && std::floor(x) == x; },
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && std::floor(x) == x; },
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
 
 }  // namespace range
@@ -12587,7 +12638,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
     const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
     if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (const double slides : *given) sliding.push_back(slides != 0);
+    for (const double slides : *given) sliding.push_back(!equal(slides, 0));
     return sliding;
   }
   const auto every = reader.number(name, range::count);
@@ -12645,7 +12696,7 @@ struct weighted_yarn {
   void apply(schedule& schedule) const {
     const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
     yarn.apply(schedule);
-    if (ext_factor != 1)
+    if (!equal(ext_factor, 1))
       schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
   }
 };
@@ -12660,13 +12711,13 @@ struct magnified_linear {
   double factor, magnitude;
 
   void apply(schedule& schedule) const {
-    schedule.inv_freq /= factor;
+    schedule.inv_freq /= widened(factor);
     schedule.attention_factor *= magnitude;
   }
 };
 
 inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
-  if (rule.factor != 1) numbers.push_back({"factor", rule.factor});
+  if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
 /// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not
@@ -12712,7 +12763,7 @@ double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_sca
   double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
   if (deepseek) all_dim /= 0.1;
   const double above = deepseek ? all_dim : 1;
-  yarn.attention_factor = (all_dim == 0 ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
   const double softmax = attn_factor * g(all_dim);
   return deepseek ? softmax * softmax : 1;
 }
@@ -12759,7 +12810,7 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.slides && type != "none" && factor.value_or(0) != 0;
+  const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
   const double s = scaled ? *factor : 1;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
@@ -12768,13 +12819,13 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   const double original_max_position = original_max_position_of(reader, layers.max_position);
   std::optional<ggml_pair_factors> factors;
   if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
-  if (ext_factor == 0) {
+  if (equal(ext_factor, 0)) {
     const magnified_linear linear{.factor = s, .magnitude = attn_factor};
-    if (!factors) return derive(s == 1 ? "default" : "linear", layers.rotary_dim, layers.base, linear);
-    const char* name = s == 1 ? "pair factors" : "linear, pair factors";
+    if (!factors) return derive(equal(s, 1) ? "default" : "linear", layers.rotary_dim, layers.base, linear);
+    const char* name = equal(s, 1) ? "pair factors" : "linear, pair factors";
     return derive(name, layers.rotary_dim, layers.base, linear, *factors);
   }
-  if (original_max_position == 0) reader.required_number("context_length", range::positive);
+  if (equal(original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
                      .ext_factor = ext_factor};
   yarn.yarn.beta_fast =
@@ -13378,7 +13429,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architectu
         broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
     if (!broken.empty()) text.refuse("no_rope_layers", broken);
     for (std::size_t i = 0; i < given->size(); ++i)
-      if ((*given)[i] == 0) without.push_back(static_cast<Index>(i));
+      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
   const Index period = every.value_or(defaults.no_rope_every);
@@ -13448,7 +13499,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 template <class J>
 yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
-  const auto or_default = [](double x, double otherwise) { return x == 0 ? otherwise : x; };
+  const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
   // A factor of null is that of the two lengths.
   const double factor =
@@ -13635,7 +13686,7 @@ class hugging_face_importer {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     auto local = text_.number("rope_local_base_freq", range::above_one);
     if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && defaults_.local_base == 0) return add_group("", given, path, {});
+    if (!local && detail::equal(defaults_.local_base, 0)) return add_group("", given, path, {});
     add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
     add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
   }
@@ -13676,7 +13727,7 @@ class hugging_face_importer {
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
-    if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
+    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(options_.length, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
     layer_group group{.layer_type = layer_type,
@@ -13699,7 +13750,7 @@ class hugging_face_importer {
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     const auto inside = rope.number("rope_theta", range::above_one);
     if (inside) {
-      if (beside && *beside != *inside)
+      if (beside && !detail::equal(*beside, *inside))
         warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
@@ -13755,7 +13806,8 @@ class hugging_face_importer {
     model_.key_heads =
         text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
-      if (const auto context = text_.number(key, range::positive); context && model_.max_position == 0)
+      if (const auto context = text_.number(key, range::positive);
+          context && detail::equal(model_.max_position, 0))
         model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));
@@ -13954,7 +14006,7 @@ class model_tables {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
         return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
-               table.attention_factor() == f.attention_factor();
+               detail::equal(table.attention_factor(), f.attention_factor());
       });
       table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));
@@ -16165,7 +16217,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
-    if (source.range("scale_queries", q.batch, q.tokens).largest == (std::numeric_limits<std::int64_t>::max)())
+    if (source.range("scale_queries", q.batch, q.tokens).largest ==
+        (std::numeric_limits<std::int64_t>::max)())
       ROPE_THROW(std::out_of_range,
                  detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
@@ -16173,7 +16226,7 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) {
         const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
-        if (factor == A(1)) continue;
+        if (detail::equal(factor, A(1))) continue;
         for (Index h = 0; h < q.heads; ++h) {
           T* channels = q.at(b, t, h);
           for (Index d = 0; d < q.head_dim; ++d)
@@ -16474,7 +16527,9 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
   owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
   for (Index k = 0; k < count; ++k) {
     const long double power =
-        k == 0 ? 1 : static_cast<long double>(base) * detail::inverse_power(base, count - 1 - k, count - 1);
+        k == 0
+            ? 1
+            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
     for (Index axis = 0; axis < 3; ++axis)
       inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
   }
@@ -16526,7 +16581,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
   owned_array<double, 1> inv_freq(count);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / first *
+    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
                                       (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
   return frequencies::custom(inv_freq);
 }
@@ -16621,7 +16676,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   if (!detail::is_finite(base) || base <= 1)
     ROPE_THROW(std::invalid_argument,
                detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
-  return axial(detail::geometric_periods(head_dim / 4, 1, base, head_dim / 4), 2);
+  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
 }
 
 /// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
@@ -16638,9 +16693,10 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
         std::invalid_argument,
         detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
                         min_period, " and ", max_period));
-  return axial(detail::geometric_periods(head_dim / 4, min_period,
-                                         static_cast<long double>(max_period) / min_period, head_dim / 4 - 1),
-               2);
+  return axial(
+      detail::geometric_periods(head_dim / 4, min_period,
+                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
+      2);
 }
 
 /// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
@@ -16830,11 +16886,11 @@ class xpos {
                                   const xpos_growth& growth, int sign) {
     const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
     if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-      !detail::is_index(last - first))
+        !detail::is_index(last - first))
       ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [", first, ", ",
-                                 last, ")"));
-    const Index pairs = frequencies.pairs(), rows = static_cast<Index>(last - first);
+                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
+                                 first, ", ", last, ")"));
+    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
     std::vector<phase> step(static_cast<std::size_t>(pairs));
@@ -16843,10 +16899,11 @@ class xpos {
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
-          const long double distance =
-              (static_cast<long double>(position) - growth.center) / growth.scale_base;
+          const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
+                                       detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
-            const auto size = static_cast<double>(std::exp(sign * growth.rates(i) * distance)) * m;
+            const auto size =
+                static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
             const cos_sin value = cos_sin_of<S>(step[static_cast<std::size_t>(i)] * position);
             cos[i] = static_cast<S>(size * value.cos);
             sin[i] = static_cast<S>(size * value.sin);

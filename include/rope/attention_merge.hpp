@@ -10,6 +10,7 @@
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>    // arithmetic
 #include <rope/detail/rotation.hpp>  // check_view
@@ -70,8 +71,8 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
     for (Index i = 0; i < out_a.tokens; ++i)
       for (Index h = 0; h < out_a.heads; ++h, ++n) {
         // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
-        if (log_sum_exp_b[n] == attention_options::no_keys) continue;
-        if (log_sum_exp_a[n] == attention_options::no_keys) {
+        if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
+        if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
           log_sum_exp_a[n] = log_sum_exp_b[n];
           continue;

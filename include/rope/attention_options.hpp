@@ -9,6 +9,7 @@
 #include <span>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>  // is_finite
@@ -42,15 +43,16 @@ struct score_view {
 
 /// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the entries
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
+///          entries
 template <class X>
 score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
   const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
                            (std::max)(keys, Index{1})};
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch, ", ",
-                                                      heads, ", ", queries, ", ", keys, "]"));
+    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch,
+                                                      ", ", heads, ", ", queries, ", ", keys, "]"));
   if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
     ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
                                                   "] exceeds the address space"));
@@ -156,9 +158,9 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
 /// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options) {
-  constexpr double smallest = (std::numeric_limits<A>::min)();
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
   for (const double option : {std::abs(options.scale), options.softcap})
-    if (option != 0 && (option < smallest || option > 1 / smallest))
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
                          1 / smallest, "], got ", options.scale, " and ", options.softcap));

@@ -13,6 +13,7 @@
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
@@ -53,7 +54,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   for (Index j = 0; j < keys; ++j) {
     const bool present =
-        rules.sees(b, h, i, j) && (options.dropout == 0 || kept.keeps(rules.key_position(b, j)));
+        rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
     at(j) = present
                 ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
                 : A(0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
@@ -75,7 +76,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
   Index pairs = 0, axes = 0;
   for (const frequencies& block : blocks) {
-    if (block.attention_factor() != blocks.front().attention_factor())
+    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
       ROPE_THROW(std::invalid_argument,
                  detail::message("axial: all blocks must have the same attention_factor, got ",
                                  blocks.front().attention_factor(), " and ", block.attention_factor()));

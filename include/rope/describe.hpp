@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/group_comparison.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/model_rope.hpp>
@@ -45,7 +46,7 @@ inline pair_census census(const layer_group& group) {
   pair_census result;
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (inv_freq(i, 0) == 0) continue;
+    if (detail::equal(inv_freq(i, 0), 0)) continue;
     const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
     result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
@@ -53,13 +54,13 @@ inline pair_census census(const layer_group& group) {
     first = false;
   }
   for (Index i = 0; i < inv_freq.rows(); ++i)
-    result.changes.push_back(inv_freq(i, 0) == 0                ? pair_change::stopped
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)   ? pair_change::stopped
                              : std::abs(divisor(i) - 1) <= same ? pair_change::kept
                              : std::abs(divisor(i) / result.largest_divisor - 1) <= same
                                  ? pair_change::interpolated
                                  : pair_change::blended);
   const auto count = [&](pair_change change) {
-    return static_cast<Index>(std::count(result.changes.begin(), result.changes.end(), change));
+    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
   };
   if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
     std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
@@ -116,7 +117,7 @@ inline view_distance distance_of(const model_rope& model, const layer_group& gro
 }
 
 inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
-  if (pairs.longest_wavelength == 0) return "no pair turns";
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
   if (pairs.kept < group.frequencies.pairs()) {
@@ -148,7 +149,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   }
   text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
   std::string multiplier = digits(group.softmax_multiplier);
-  if (group.softmax_multiplier != 1)
+  if (!detail::equal(group.softmax_multiplier, 1))
     multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
                   ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
   text += line("softmax multiplier", multiplier);

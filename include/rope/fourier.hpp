@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/given_entries.hpp>
-#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
@@ -89,7 +89,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
   if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-    !detail::is_index(last - first))
+      !detail::is_index(last - first))
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();
@@ -100,7 +100,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   }
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), first, static_cast<Index>(last - first),
+      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {
         for (std::size_t j = 0; j < step.size(); ++j) {
           const cos_sin value = cos_sin_of<double>(now[j]);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/owned_array.hpp>
 
@@ -198,8 +199,8 @@ class frequencies {
     if (!detail::is_finite(base) || base <= 1)
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule schedule{.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
-    schedule.restart(base);
+    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    schedule.restart(detail::widened(base));
     return schedule;
   }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/table_row.hpp>
@@ -61,7 +62,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
                                                   " at row ", r, ", column ", c));
       const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
       const Index copy = form == table_form::repeated ? 2 * pair : pair;
-      if (value != static_cast<double>(x(r, copy)))
+      if (!detail::equal(value, static_cast<double>(x(r, copy))))
         ROPE_THROW(std::invalid_argument,
                    message(function, ": the two copies of ", name, " must agree in the ",
                            form == table_form::repeated ? "repeated" : "concatenated", " form, got ",

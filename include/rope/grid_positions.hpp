@@ -72,9 +72,8 @@ inline integer_coordinates grid_positions(const std::vector<Index>& extents,
   if (detail::cells("grid_positions", extents) > 0)
     for (std::size_t a = 0; a < first.size(); ++a)
       detail::position_sum("grid_positions", first[a], extents[a] - 1);
-  return detail::walk_grid<std::int64_t>("grid_positions", extents, [&](std::size_t a, Index i) {
-    return (first.empty() ? 0 : first[a]) + i;
-  });
+  return detail::walk_grid<std::int64_t>(
+      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
 }
 
 /// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
@@ -209,7 +208,8 @@ inline owned_array<double, 1> cell_centres(Index count, double low, double high)
 /// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
 inline std::int64_t centred_first(Index count) {
   detail::require_count("centred_first", count);
-  return -static_cast<std::int64_t>(count - count / 2);
+  const std::int64_t before = count - count / 2;
+  return -before;
 }
 
 /// What the centres of patches are divided by before they are mapped to [-1, 1].

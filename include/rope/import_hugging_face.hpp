@@ -12,6 +12,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/architectures.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/hugging_face_config.hpp>
 #include <rope/detail/hugging_face_schedule.hpp>
 #include <rope/detail/json_reader.hpp>
@@ -103,7 +104,7 @@ class hugging_face_importer {
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     auto local = text_.number("rope_local_base_freq", range::above_one);
     if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && defaults_.local_base == 0) return add_group("", given, path, {});
+    if (!local && detail::equal(defaults_.local_base, 0)) return add_group("", given, path, {});
     add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
     add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
   }
@@ -144,7 +145,7 @@ class hugging_face_importer {
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
-    if ((rule.rule == "dynamic" || type == "longrope") && options_.length == 0)
+    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(options_.length, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
     layer_group group{.layer_type = layer_type,
@@ -167,7 +168,7 @@ class hugging_face_importer {
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     const auto inside = rope.number("rope_theta", range::above_one);
     if (inside) {
-      if (beside && *beside != *inside)
+      if (beside && !detail::equal(*beside, *inside))
         warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
@@ -223,7 +224,8 @@ class hugging_face_importer {
     model_.key_heads =
         text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
-      if (const auto context = text_.number(key, range::positive); context && model_.max_position == 0)
+      if (const auto context = text_.number(key, range::positive);
+          context && detail::equal(model_.max_position, 0))
         model_.max_position = *context;
     if (text_.boolean("use_sliding_window").value_or(true))
       model_.sliding_window = window.value_or(local.value_or(0));

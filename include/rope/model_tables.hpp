@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/model_rope.hpp>
@@ -97,7 +98,7 @@ class model_tables {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
         return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
-               table.attention_factor() == f.attention_factor();
+               detail::equal(table.attention_factor(), f.attention_factor());
       });
       table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
       if (alike == tables_.end()) tables_.push_back(make(f));

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/wide_integer.hpp>
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
@@ -68,7 +69,7 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   // 1 / (2 pi) in 256 bits, the least significant word first.
   constexpr std::uint64_t inverse_two_pi[4] = {0x7f9458eaf7aef158u, 0x36d8a5664f10e410u, 0x7f09d5f47d4d3770u,
                                                0x28be60db9391054au};
-  if (inv_freq == 0 || coordinate == 0) return {};
+  if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
   // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
   const detail::binary f = detail::binary_of(inv_freq), c = detail::binary_of(coordinate);
   const detail::uint128 significand = detail::multiply(f.significand, c.significand);

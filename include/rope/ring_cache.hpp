@@ -12,6 +12,7 @@
 #include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/cache_memory.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/newest_tokens.hpp>
@@ -77,8 +78,8 @@ class ring_cache {
   /// Tokens held in row b.  Throws: std::out_of_range
   Index size(Index b) const {
     const std::int64_t n = seen_[checked_row(b)];
-    return static_cast<Index>((std::min)(n, std::int64_t{policy_.sinks}) +
-                              (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
+    return detail::to_index((std::min)(n, std::int64_t{policy_.sinks}) +
+                            (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
   }
   /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
   /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
@@ -161,7 +162,7 @@ class ring_cache {
                                    " were overwritten and the window of token ", size, " needs them"));
     }
     newest_.forget(first, last, [&](Index b) {
-      return detail::lost_tokens{0, static_cast<Index>(seen_[at(b)] - size)};
+      return detail::lost_tokens{0, detail::to_index(seen_[at(b)] - size)};
     });
     for (Index b = first; b < last; ++b) {
       for (Index slot = 0; slot < used_[at(b)]; ++slot)
@@ -269,7 +270,7 @@ class ring_cache {
       const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
       for (std::int64_t i = start; i < end; ++i) {
         if (i >= policy_.sinks && i < oldest) continue;
-        write(b, static_cast<Index>(i - start), slot(i), i);
+        write(b, detail::to_index(i - start), slot(i), i);
         position_in(b, slot(i)) = i;
         used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
       }

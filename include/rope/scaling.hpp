@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 
@@ -39,7 +40,8 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 inline long double pair_of_rotations(double rotations, const schedule& schedule,
                                      double original_max_position) {
   return static_cast<long double>(schedule.rotary_dim) *
-         std::log(original_max_position / (rotations * 2 * std::numbers::pi_v<long double>)) /
+         std::log(widened(original_max_position) /
+                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
          (2 * std::log(schedule.base));
 }
 
@@ -58,7 +60,7 @@ struct linear_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    schedule.inv_freq /= factor;
+    schedule.inv_freq /= detail::widened(factor);
   }
 };
 
@@ -70,7 +72,7 @@ struct ntk_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
-    detail::stretch_base(schedule, factor, "ntk_scaling");
+    detail::stretch_base(schedule, detail::widened(factor), "ntk_scaling");
   }
 };
 
@@ -90,7 +92,9 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position)
-      detail::stretch_base(schedule, static_cast<long double>(factor) * length / max_position - (factor - 1),
+      detail::stretch_base(schedule,
+                           detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
+                               detail::widened(factor - 1),
                            "dynamic_ntk_scaling");
   }
 };
@@ -129,7 +133,7 @@ struct yarn_scaling {
     }
     low = (std::max)(low, 0.0L);
     high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
-    if (low == high) high += 0.001L;
+    if (detail::equal(low, high)) high += 0.001L;
     if (low > high)
       ROPE_THROW(std::invalid_argument,
                  detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
@@ -141,7 +145,8 @@ struct yarn_scaling {
     if (attention_factor) return *attention_factor;
     const double log_factor = std::log(factor);
     const auto g = [&](double k) { return 0.1 * k * log_factor + 1; };
-    if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) return g(*mscale) / g(*mscale_all_dim);
+    if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
+      return g(*mscale) / g(*mscale_all_dim);
     return g(1);
   }
 
@@ -161,7 +166,7 @@ struct yarn_scaling {
     const auto [low, high] = bounds(schedule);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
       const long double interpolated = detail::ramp(i, low, high);
-      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
+      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
     }
     schedule.attention_factor *= magnitude();
   }
@@ -220,7 +225,7 @@ struct longrope_scaling {
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
     schedule.attention_factor *= magnitude();
   }
 };
@@ -247,13 +252,15 @@ struct llama3_scaling {
                           high_freq_factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
-    const long double width = high_freq_factor - low_freq_factor;
+    const long double width = detail::widened(high_freq_factor - low_freq_factor);
     for (long double& f : schedule.inv_freq) {
       const long double turns =
-          original_max_position * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
-      const long double kept = width == 0 ? (turns >= low_freq_factor ? 1.0L : 0.0L)
-                                          : std::clamp((turns - low_freq_factor) / width, 0.0L, 1.0L);
-      f *= (1 - kept) / factor + kept;
+          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+      const long double kept =
+          detail::equal(width, 0)
+              ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
+              : std::clamp((turns - detail::widened(low_freq_factor)) / width, 0.0L, 1.0L);
+      f *= (1 - kept) / detail::widened(factor) + kept;
     }
   }
 };
@@ -278,7 +285,7 @@ struct proportional_scaling {
     const auto turning =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(schedule.rotary_dim) / 2);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / factor : 0;
+      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / detail::widened(factor) : 0;
   }
 };
 

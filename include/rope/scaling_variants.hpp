@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/scaling.hpp>
@@ -35,7 +36,7 @@ struct pair_factor_scaling {
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
+      schedule.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
   }
 };
 
@@ -47,7 +48,7 @@ struct alpha_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
                           alpha);
-    detail::stretch_base(schedule, alpha, "alpha_scaling");
+    detail::stretch_base(schedule, detail::widened(alpha), "alpha_scaling");
   }
 };
 
@@ -64,7 +65,7 @@ struct mixed_ntk_scaling {
   void apply(schedule& schedule) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "mixed_ntk_scaling: factor must be at least 1", factor);
-    const long double s = factor, pairs = static_cast<long double>(schedule.inv_freq.size());
+    const long double s = detail::widened(factor), pairs = static_cast<long double>(schedule.inv_freq.size());
     if (!mixed_b) {
       schedule.multiply_base(s);
       schedule.inv_freq /= std::pow(s, 1 / pairs);
@@ -72,7 +73,7 @@ struct mixed_ntk_scaling {
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
                           "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
-    const long double b = *mixed_b;
+    const long double b = detail::widened(*mixed_b);
     for (Index i = 0; i < schedule.inv_freq.size(); ++i)
       schedule.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
   }
@@ -101,11 +102,11 @@ struct ntk_by_parts_scaling {
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
     auto stretched = schedule;
-    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling");
+    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
     for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
-      const long double original = schedule.inv_freq(i), linear = original / factor;
-      const long double ntk_share = share(i, 1.25, 0.75, schedule) * ntk_factor;
-      const long double original_share = share(i, 16, 2, schedule) * extrapolation_factor;
+      const long double original = schedule.inv_freq(i), linear = original / detail::widened(factor);
+      const long double ntk_share = share(i, 1.25, 0.75, schedule) * detail::widened(ntk_factor);
+      const long double original_share = share(i, 16, 2, schedule) * detail::widened(extrapolation_factor);
       const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       schedule.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
@@ -118,7 +119,7 @@ struct ntk_by_parts_scaling {
         (std::max)(0.0L, std::floor(detail::pair_of_rotations(fast, schedule, original_max_position)));
     long double high =
         (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
-    if (low == high) high += 0.001L;
+    if (detail::equal(low, high)) high += 0.001L;
     detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
     return 1 - detail::ramp(pair, low, high);

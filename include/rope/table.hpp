@@ -13,6 +13,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/coordinate_phases.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/slow_pairs.hpp>
 #include <rope/detail/table_arguments.hpp>
@@ -158,7 +159,7 @@ class frequency_table {
             pairs(),
             first_,
             given_,
-            given_ || attention_factor() == 1.0,
+            given_ || detail::equal(attention_factor(), 1.0),
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/view_checks.hpp>
@@ -98,7 +99,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     detail::check_view("scale_queries", q);
     detail::check_memory("scale_queries", q);
     const auto source = detail::position_source(positions, q.tokens);
-    if (source.range("scale_queries", q.batch, q.tokens).largest == (std::numeric_limits<std::int64_t>::max)())
+    if (source.range("scale_queries", q.batch, q.tokens).largest ==
+        (std::numeric_limits<std::int64_t>::max)())
       ROPE_THROW(std::out_of_range,
                  detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
@@ -106,7 +108,7 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
     for (Index b = 0; b < q.batch; ++b)
       for (Index t = 0; t < q.tokens; ++t) {
         const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
-        if (factor == A(1)) continue;
+        if (detail::equal(factor, A(1))) continue;
         for (Index h = 0; h < q.heads; ++h) {
           T* channels = q.at(b, t, h);
           for (Index d = 0; d < q.head_dim; ++d)

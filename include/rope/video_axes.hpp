@@ -7,6 +7,7 @@
 
 #include <rope/axes.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
@@ -139,7 +140,9 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
   owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
   for (Index k = 0; k < count; ++k) {
     const long double power =
-        k == 0 ? 1 : static_cast<long double>(base) * detail::inverse_power(base, count - 1 - k, count - 1);
+        k == 0
+            ? 1
+            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
     for (Index axis = 0; axis < 3; ++axis)
       inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
   }

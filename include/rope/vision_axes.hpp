@@ -7,6 +7,7 @@
 
 #include <rope/axes.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
@@ -44,7 +45,7 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
   owned_array<double, 1> inv_freq(count);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / first *
+    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
                                       (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
   return frequencies::custom(inv_freq);
 }
@@ -139,7 +140,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   if (!detail::is_finite(base) || base <= 1)
     ROPE_THROW(std::invalid_argument,
                detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
-  return axial(detail::geometric_periods(head_dim / 4, 1, base, head_dim / 4), 2);
+  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
 }
 
 /// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
@@ -156,9 +157,10 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
         std::invalid_argument,
         detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
                         min_period, " and ", max_period));
-  return axial(detail::geometric_periods(head_dim / 4, min_period,
-                                         static_cast<long double>(max_period) / min_period, head_dim / 4 - 1),
-               2);
+  return axial(
+      detail::geometric_periods(head_dim / 4, min_period,
+                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
+      2);
 }
 
 /// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.

@@ -14,9 +14,9 @@
 #include <rope/attention.hpp>
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/gradient_kernel.hpp>
-#include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotated_operands.hpp>
 #include <rope/detail/table_row.hpp>
@@ -171,11 +171,11 @@ class xpos {
                                   const xpos_growth& growth, int sign) {
     const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
     if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-      !detail::is_index(last - first))
+        !detail::is_index(last - first))
       ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [", first, ", ",
-                                 last, ")"));
-    const Index pairs = frequencies.pairs(), rows = static_cast<Index>(last - first);
+                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
+                                 first, ", ", last, ")"));
+    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
     std::vector<phase> step(static_cast<std::size_t>(pairs));
@@ -184,10 +184,11 @@ class xpos {
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
-          const long double distance =
-              (static_cast<long double>(position) - growth.center) / growth.scale_base;
+          const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
+                                       detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
-            const auto size = static_cast<double>(std::exp(sign * growth.rates(i) * distance)) * m;
+            const auto size =
+                static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
             const cos_sin value = cos_sin_of<S>(step[static_cast<std::size_t>(i)] * position);
             cos[i] = static_cast<S>(size * value.cos);
             sin[i] = static_cast<S>(size * value.sin);

@@ -2,9 +2,9 @@
 #ifndef ROPE_TESTS_HYGIENE_MACROS_HPP
 #define ROPE_TESTS_HYGIENE_MACROS_HPP
 
-/// Macros that other headers define before ours are read, as text that no compiler accepts: where our headers use such
-/// a word, they stop. Eigen and the standard library come first, because many of these words would stop them as
-/// well; a standard header that is missing below shows as an error inside of it.
+/// Macros that other headers define before ours are read, as text that no compiler accepts: where our headers use
+/// such a word, they stop. Eigen and the standard library come first, because many of these words would stop them
+/// as well; a standard header that is missing below shows as an error inside of it.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -43,7 +43,7 @@
 #include <variant>
 #include <vector>
 
-#define ROPE_GARBAGE @ a macro of another header @
+#define ROPE_GARBAGE @a macro of another header @
 
 // C's <complex.h>, which <complex> includes with -std=gnu++20.
 #undef I

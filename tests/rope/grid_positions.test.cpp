@@ -214,9 +214,11 @@ TEST_CASE("a grid whose coordinates would wrap is refused", "[grid_positions]") 
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(rope::grid_positions({2, 3}, {0, most - 2})(5, 1) == most);
   CHECK(rope::grid_positions({0, 3}, {0, most}).rows() == 0);
-  CHECK(throws_saying<std::out_of_range>([] { rope::grid_positions({2, 3}, {0, most - 1}); },
-                                         "rope::grid_positions: positions must fit",
-                                         "got 9223372036854775806 + 2"));
+  CHECK(throws_saying<std::out_of_range>(
+      [] {
+        rope::grid_positions({2, 3}, {0, most - 1});
+      },
+      "rope::grid_positions: positions must fit", "got 9223372036854775806 + 2"));
 }
 
 TEST_CASE("a grid must have sensible extents", "[grid_positions]") {

@@ -228,14 +228,16 @@ TEST_CASE("maps of the last positions are exact or refused", "[position_maps]") 
   CHECK(self_extend{1, most}.query(most) == most);
   CHECK(self_extend{1, most}.distance(most, 0) == most);
   CHECK(key_positions(rerope{most}, most, most - 1, 2) == ids{most - 1, most});
-  CHECK(throws_saying<std::out_of_range>(
-      [] { mapped_positions(most, 2, [](std::int64_t p) { return p; }); }, "rope::mapped_positions",
-      "got 9223372036854775807 + 1"));
+  CHECK(throws_saying<std::out_of_range>([] { mapped_positions(most, 2, [](std::int64_t p) { return p; }); },
+                                         "rope::mapped_positions", "got 9223372036854775807 + 1"));
   constexpr std::int64_t longest = std::int64_t{1} << 62;
   CHECK(dual_chunk{longest, 1}.earlier() == longest);
   CHECK(dual_chunk{longest, 1}.earlier_critical(longest - 2) == 2 * (longest - 1));
-  CHECK(throws_saying<std::invalid_argument>([] { static_cast<void>(dual_chunk{longest + 1, 1}.earlier()); },
-                                             "chunk_size must be at most 2^62, got 4611686018427387905"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [] {
+        static_cast<void>(dual_chunk{longest + 1, 1}.earlier());
+      },
+      "chunk_size must be at most 2^62, got 4611686018427387905"));
   struct ahead {
     std::int64_t distance(std::int64_t, std::int64_t) const { return -2; }
   };

@@ -145,8 +145,11 @@ TEST_CASE("orders of more tokens than an index counts are refused", "[token_orde
   CHECK(throws_saying<std::length_error>([&] { rope::with_unrotated_tokens(patches, 1, most - 2); },
                                          "rope::with_unrotated_tokens"));
   const integer_coordinates no_axes(most, Index{0});
-  CHECK(throws_saying<std::length_error>([&] { rope::stacked(std::vector{no_axes, no_axes}); },
-                                         "rope::stacked"));
+  CHECK(throws_saying<std::length_error>(
+      [&] {
+        rope::stacked(std::vector{no_axes, no_axes});
+      },
+      "rope::stacked"));
 }
 
 TEST_CASE("orders that do not fit are refused", "[token_order]") {

@@ -14,6 +14,7 @@
 #include <rope/detail/attention_output.hpp>  // begin_softmax
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
@@ -174,7 +175,7 @@ struct attention_gradient_rows {
     for (Index row = 0; row < count(); ++row) {
       const double sum = options.log_sum_exp[static_cast<std::size_t>(
           (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
-      const bool none = sum == attention_options::no_keys;
+      const bool none = equal(sum, attention_options::no_keys);
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
@@ -212,8 +213,8 @@ struct attention_gradient_rows {
     });
     end_run();
     for (Index row = 0; row < count(); ++row) {
-      m.shifts[row] = m.runs.sum[row] == A(0) ? A(0) : m.runs.maximum[row];
-      m.factors[row] = m.runs.sum[row] == A(0) ? A(0) : 1 / m.runs.sum[row];
+      m.shifts[row] = equal(m.runs.sum[row], A(0)) ? A(0) : m.runs.maximum[row];
+      m.factors[row] = equal(m.runs.sum[row], A(0)) ? A(0) : 1 / m.runs.sum[row];
     }
   }
 };

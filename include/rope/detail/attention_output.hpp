@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>  // log2_e, ln_2, as_computed
 #include <rope/detail/visibility.hpp>
 
@@ -23,8 +24,9 @@ template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
   for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0) : static_cast<A>(logits[static_cast<std::size_t>(strip.head_of(r))] * log2_e);
+    const double logit =
+        logits.empty() ? 0 : static_cast<double>(logits[static_cast<std::size_t>(strip.head_of(r))]);
+    state.maximum[r] = static_cast<A>(logit * log2_e);
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
@@ -45,7 +47,7 @@ auto divided(const const_channels_map<A>& channels, A divisor) {
 /// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (sum == A(0))
+  if (equal(sum, A(0)))
     std::fill(out, out + count, T(0));
   else
     channels_map<T>(out, count) =
@@ -59,8 +61,8 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   if (report.empty()) return;
   const attention_shape& shape = rules.shape();
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      sum == A(0) ? attention_options::no_keys
-                  : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+      equal(sum, A(0)) ? attention_options::no_keys
+                       : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
 }
 
 }  // namespace detail

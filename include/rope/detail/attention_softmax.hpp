@@ -11,6 +11,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/packet.hpp>
@@ -118,8 +119,8 @@ class tile_softmax {
       P largest = load<P>(row + whole.first);
       for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
       const A found = largest_lane(largest);
-      maximum[r] = state.sum[r] == A(0) ? found : (std::max)(found, state.maximum[r]);
-      if (state.sum[r] != A(0)) shrink_[r] = state.maximum[r] - maximum[r];
+      maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
+      if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
     for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
     for (Index r = 0; r < strip_.count; ++r) {

@@ -14,6 +14,7 @@
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/cache_memory.hpp>  // row_of, copy_channels, rotate_channels
 #include <rope/detail/cached_options.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/detail/visibility.hpp>
@@ -216,7 +217,7 @@ class cached_call {
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
         const std::int64_t rank = rank_of(cache_, position);
-        const auto keys = static_cast<Index>(rank + 1);
+        const auto keys = to_index(rank + 1);
         const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
         for (Index h = 0; h < all_k.heads; h += step) {
           const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);

@@ -8,6 +8,7 @@
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/kv_cache.hpp>
 #include <rope/ring_cache.hpp>
@@ -36,7 +37,7 @@ inline void check_cache_lists(const char* function, const attention_options& opt
                message(function,
                        ": a cache has its own positions, counts and rows, the options must not list "
                        "any"));
-  if (options.dropout != 0)
+  if (!equal(options.dropout, 0))
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout is for training, a cache is not, got ", options.dropout));
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/wide_integer.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
@@ -84,7 +85,7 @@ class coordinate_phases {
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (inv_freq(i, a) != 0)
+        if (!equal(inv_freq(i, a), 0))
           axes_[static_cast<std::size_t>(a)].push_back(
               {static_cast<std::size_t>(i), turning_rate(inv_freq(i, a))});
   }
@@ -95,7 +96,7 @@ class coordinate_phases {
     pairs_.assign(pairs_.size(), phase{});
     for (std::size_t a = 0; a < axes_.size(); ++a) {
       const double coordinate = coordinates(static_cast<Index>(a));
-      if (coordinate == std::trunc(coordinate)) {
+      if (equal(coordinate, std::trunc(coordinate))) {
         const auto position = static_cast<std::int64_t>(coordinate);
         for (const auto& [pair, rate] : axes_[a]) pairs_[pair] = pairs_[pair] + rate.at_integer(position);
       } else {

@@ -14,6 +14,7 @@
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/attention_streams.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/weighted_sum.hpp>
@@ -199,7 +200,7 @@ class decode_split {
   void shrink(Index kv, const A* factor) {
     std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
     for (Index r = 0; r < rows_; ++r)
-      if (factor[r] != A(1))
+      if (!equal(factor[r], A(1)))
         channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
   }
   void add_tile_sums(Index kv) {
@@ -250,7 +251,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
   const softmax_rows<A> total = results.state_of(0, row);
   for (Index s = 1; s < splits; ++s) {
     const softmax_rows<A> part = results.state_of(s, row);
-    if (*part.sum == A(0)) continue;
+    if (equal(*part.sum, A(0))) continue;
     const joined_factors<A> factors = join(total, part);
     add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
   }

@@ -4,6 +4,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/derive.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/scaling.hpp>
@@ -23,7 +24,7 @@ struct weighted_yarn {
   void apply(schedule& schedule) const {
     const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
     yarn.apply(schedule);
-    if (ext_factor != 1)
+    if (!equal(ext_factor, 1))
       schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
   }
 };
@@ -38,13 +39,13 @@ struct magnified_linear {
   double factor, magnitude;
 
   void apply(schedule& schedule) const {
-    schedule.inv_freq /= factor;
+    schedule.inv_freq /= widened(factor);
     schedule.attention_factor *= magnitude;
   }
 };
 
 inline void record(named_numbers& numbers, const magnified_linear& rule, const schedule&) {
-  if (rule.factor != 1) numbers.push_back({"factor", rule.factor});
+  if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
 /// The divisors of a GGUF file. Its format has no infinity, so converters write 1e30 for a pair that does not

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/gguf_reader.hpp>
 #include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
@@ -36,7 +37,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
     const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
     if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (const double slides : *given) sliding.push_back(slides != 0);
+    for (const double slides : *given) sliding.push_back(!equal(slides, 0));
     return sliding;
   }
   const auto every = reader.number(name, range::count);

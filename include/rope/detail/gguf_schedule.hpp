@@ -10,6 +10,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/derive.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/ggml_scaling.hpp>
 #include <rope/detail/gguf_reader.hpp>
 #include <rope/detail/number_rule.hpp>
@@ -39,7 +40,7 @@ double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_sca
   double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
   if (deepseek) all_dim /= 0.1;
   const double above = deepseek ? all_dim : 1;
-  yarn.attention_factor = (all_dim == 0 ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
   const double softmax = attn_factor * g(all_dim);
   return deepseek ? softmax * softmax : 1;
 }
@@ -86,7 +87,7 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.slides && type != "none" && factor.value_or(0) != 0;
+  const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
   const double s = scaled ? *factor : 1;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
@@ -95,13 +96,13 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   const double original_max_position = original_max_position_of(reader, layers.max_position);
   std::optional<ggml_pair_factors> factors;
   if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
-  if (ext_factor == 0) {
+  if (equal(ext_factor, 0)) {
     const magnified_linear linear{.factor = s, .magnitude = attn_factor};
-    if (!factors) return derive(s == 1 ? "default" : "linear", layers.rotary_dim, layers.base, linear);
-    const char* name = s == 1 ? "pair factors" : "linear, pair factors";
+    if (!factors) return derive(equal(s, 1) ? "default" : "linear", layers.rotary_dim, layers.base, linear);
+    const char* name = equal(s, 1) ? "pair factors" : "linear, pair factors";
     return derive(name, layers.rotary_dim, layers.base, linear, *factors);
   }
-  if (original_max_position == 0) reader.required_number("context_length", range::positive);
+  if (equal(original_max_position, 0)) reader.required_number("context_length", range::positive);
   weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
                      .ext_factor = ext_factor};
   yarn.yarn.beta_fast =

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/frequencies.hpp>
@@ -66,7 +67,7 @@ struct given_entries {
               std::invalid_argument,
               message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
                       ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (c != 1 || s != 0) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
         table.fingerprint_ =
             mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
       }

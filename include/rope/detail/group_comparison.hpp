@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/model_rope.hpp>
 
@@ -81,7 +82,7 @@ struct group_comparison {
     say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
         " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
         std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (f == 0 ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
   }
 };
 

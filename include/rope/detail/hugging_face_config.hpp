@@ -10,6 +10,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/architectures.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/json_reader.hpp>
 #include <rope/detail/model_bounds.hpp>
 #include <rope/detail/number_rule.hpp>
@@ -162,7 +163,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architectu
         broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
     if (!broken.empty()) text.refuse("no_rope_layers", broken);
     for (std::size_t i = 0; i < given->size(); ++i)
-      if ((*given)[i] == 0) without.push_back(static_cast<Index>(i));
+      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
   const Index period = every.value_or(defaults.no_rope_every);

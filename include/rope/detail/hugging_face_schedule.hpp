@@ -9,6 +9,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/derive.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/json_reader.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/number_rule.hpp>
@@ -61,7 +62,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 template <class J>
 yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
-  const auto or_default = [](double x, double otherwise) { return x == 0 ? otherwise : x; };
+  const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
   // A factor of null is that of the two lengths.
   const double factor =

@@ -43,11 +43,6 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
   return a - b;
 }
 
-/// Whether an Index holds `count`.
-constexpr bool is_index(std::int64_t count) {
-  return count >= (std::numeric_limits<Index>::min)() && count <= (std::numeric_limits<Index>::max)();
-}
-
 /// Whether the product of extents, none of them negative, is at most `most`.
 constexpr bool product_fits(std::span<const Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {

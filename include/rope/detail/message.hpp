@@ -8,6 +8,7 @@
 #include <string>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 
 /// Error texts: "rope::function: the rule, the value".
 
@@ -26,7 +27,7 @@ inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
     std::snprintf(digits, sizeof digits, "%.*g", count, value);
-    if (std::strtod(digits, nullptr) == value) break;
+    if (equal(std::strtod(digits, nullptr), value)) break;
   }
   return digits;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>
 
@@ -29,12 +30,13 @@ inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be p
 inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
-inline constexpr number_rule zero_or_one{[](double x) { return x == 0 || x == 1; }, "must be 0 or 1"};
+inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
+                                         "must be 0 or 1"};
 /// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
 inline constexpr double most = 0x1p20;
-inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && std::floor(x) == x; },
+inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
-inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && std::floor(x) == x; },
+inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
 
 }  // namespace range

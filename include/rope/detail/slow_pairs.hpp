@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
@@ -29,7 +30,7 @@ class slow_pairs {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
       for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
-      if (fastest == 0 || fastest >= 0x1p-65) continue;
+      if (equal(fastest, 0) || fastest >= 0x1p-65) continue;
       const int shift = -65 - std::ilogb(fastest);
       for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);
       pairs_.push_back({i, shift});

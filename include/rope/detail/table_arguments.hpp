@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include <rope/config.hpp>
-#include <rope/detail/integer_range.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/frequencies.hpp>  // is_finite
 #include <rope/owned_array.hpp>
@@ -53,7 +53,7 @@ Index checked_rows(First first, Last last) {
                message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
   if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
-  return static_cast<Index>(to - from);
+  return to_index(to - from);
 }
 
 /// Rows whose entries fit in memory.
@@ -71,7 +71,8 @@ Index checked_entries(Index rows, Index pairs) {
 /// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
 template <class S>
 double checked_magnitude(double attention_factor) {
-  constexpr double smallest = (std::numeric_limits<S>::min)(), largest = (std::numeric_limits<S>::max)();
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
+                 largest = static_cast<double>((std::numeric_limits<S>::max)());
   if (attention_factor < smallest || attention_factor > largest)
     ROPE_THROW(std::invalid_argument,
                message("frequency_table: attention_factor must be in [", smallest, ", ", largest,

@@ -10,6 +10,7 @@
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/positions.hpp>  // advance
 
 /// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
@@ -74,8 +75,9 @@ class visibility {
   const attention_shape& shape() const { return shape_; }
 
   double scale() const {
-    return options_.scale != 0 || shape_.head_dim == 0 ? options_.scale
-                                                       : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+    return !equal(options_.scale, 0) || shape_.head_dim == 0
+               ? options_.scale
+               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   }
 
   /// Position of query i of row b, and of key j.
@@ -187,8 +189,8 @@ class visibility {
     const auto queries = options_.query_offsets, keys = key_offsets();
     const auto s =
         static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
-    return {static_cast<Index>(queries[s]), static_cast<Index>(queries[s + 1] - queries[s]),
-            static_cast<Index>(keys[s]), keys[s + 1] - keys[s]};
+    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
+            keys[s + 1] - keys[s]};
   }
 
   std::span<const std::int64_t> key_offsets() const {
