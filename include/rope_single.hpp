@@ -16002,8 +16002,8 @@ inline std::int64_t self_extend::query(std::int64_t p) const {
 
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
   detail::check_distance("self_extend", p, k);
-  const std::int64_t far = query(p) - key(k);
-  return p - k < window ? p - k : far;
+  const std::int64_t beyond = query(p) - key(k);
+  return p - k < window ? p - k : beyond;
 }
 
 inline std::int64_t rerope::key(std::int64_t k) const {
