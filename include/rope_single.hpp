@@ -8495,9 +8495,10 @@ class cache_memory {
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
   /// address space
-  cache_memory(const char* owner, Index batch, Index slots, Index kv_heads, Index head_dim, Index value_dim)
+  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
+               Index value_dim)
       : batch_(batch),
-        slots_(slots),
+        slots_(slot_count),
         heads_(kv_heads),
         head_dim_(head_dim),
         value_dim_(value_dim),
@@ -8505,7 +8506,7 @@ class cache_memory {
         values_(checked_size(owner, value_dim)) {}
 
   Index batch() const { return batch_; }
-  Index slots() const { return slots_; }
+  Index slot_count() const { return slots_; }
 
   head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
   head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
@@ -9180,7 +9181,7 @@ class kv_cache {
   Index head_dim() const { return memory_.keys().head_dim; }
   Index value_dim() const { return memory_.values().head_dim; }
   /// Tokens that can be stored per row.
-  Index capacity() const { return memory_.slots(); }
+  Index capacity() const { return memory_.slot_count(); }
   key_storage storage() const { return storage_; }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows_.common_size("kv_cache::size"); }
@@ -9467,14 +9468,14 @@ class ring_cache {
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
+        positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
 
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
   Index head_dim() const { return memory_.keys().head_dim; }
   Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
-  Index capacity() const { return memory_.slots(); }
+  Index capacity() const { return memory_.slot_count(); }
   const ring_policy& policy() const { return policy_; }
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range
@@ -10032,7 +10033,7 @@ class cached_call {
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
       const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
-      const Index sinks = cache_.policy().sinks, slots = all_k.tokens;
+      const Index sinks = cache_.policy().sinks, slot_count = all_k.tokens;
       const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once();
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
@@ -10048,7 +10049,7 @@ class cached_call {
           for (Index r = 0; r < keys;) {
             // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
             const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
-            const Index end = slot < sinks ? sinks : slots, count = (std::min)(keys - r, end - slot);
+            const Index end = slot < sinks ? sinks : slot_count, count = (std::min)(keys - r, end - slot);
             rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
                                     contiguous_positions{r});
             copy_channels(v.token_range(slot, count), near_values.token_range(r, count));

@@ -65,7 +65,7 @@ class kv_cache {
   Index head_dim() const { return memory_.keys().head_dim; }
   Index value_dim() const { return memory_.values().head_dim; }
   /// Tokens that can be stored per row.
-  Index capacity() const { return memory_.slots(); }
+  Index capacity() const { return memory_.slot_count(); }
   key_storage storage() const { return storage_; }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
   Index size() const { return rows_.common_size("kv_cache::size"); }

@@ -65,14 +65,14 @@ class ring_cache {
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(static_cast<std::size_t>(batch * memory_.slots())) {}
+        positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
 
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
   Index head_dim() const { return memory_.keys().head_dim; }
   Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
-  Index capacity() const { return memory_.slots(); }
+  Index capacity() const { return memory_.slot_count(); }
   const ring_policy& policy() const { return policy_; }
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range

@@ -85,9 +85,10 @@ class cache_memory {
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
   /// address space
-  cache_memory(const char* owner, Index batch, Index slots, Index kv_heads, Index head_dim, Index value_dim)
+  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
+               Index value_dim)
       : batch_(batch),
-        slots_(slots),
+        slots_(slot_count),
         heads_(kv_heads),
         head_dim_(head_dim),
         value_dim_(value_dim),
@@ -95,7 +96,7 @@ class cache_memory {
         values_(checked_size(owner, value_dim)) {}
 
   Index batch() const { return batch_; }
-  Index slots() const { return slots_; }
+  Index slot_count() const { return slots_; }
 
   head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
   head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }

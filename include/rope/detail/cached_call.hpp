@@ -212,7 +212,7 @@ class cached_call {
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
       const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
-      const Index sinks = cache_.policy().sinks, slots = all_k.tokens;
+      const Index sinks = cache_.policy().sinks, slot_count = all_k.tokens;
       const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once();
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
@@ -228,7 +228,7 @@ class cached_call {
           for (Index r = 0; r < keys;) {
             // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
             const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
-            const Index end = slot < sinks ? sinks : slots, count = (std::min)(keys - r, end - slot);
+            const Index end = slot < sinks ? sinks : slot_count, count = (std::min)(keys - r, end - slot);
             rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
                                     contiguous_positions{r});
             copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
