@@ -2318,12 +2318,12 @@ void check_view(const char* function, const head_view<T>& x) {
 /// Views of something are of memory; one that only tells a shape is not given to this.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check = [function](const auto& x) {
+  const auto check_one = [function](const auto& x) {
     if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
       ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
                                                 ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
   };
-  (check(views), ...);
+  (check_one(views), ...);
 }
 
 /// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
@@ -6279,20 +6279,20 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto require = [](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
     if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
   };
-  require(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
-  require(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
-  require(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
-  require(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
-  require(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
-  require(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  require(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  require(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-          q.heads, k.heads);
+  demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
+  demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
+  demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
+  demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
+  demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
+  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
+  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
+  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
+  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
+  demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+         q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape);
   check_magnitudes<arithmetic<T>>("attention", options);
@@ -7574,13 +7574,13 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
     check_view(function, view);
     check_memory(function, view);
   }
-  const auto require = [&](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [&](bool holds, const char* rule, Index got, Index of) {
     if (!holds) ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", got, " and ", of));
   };
-  require(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  require(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  require(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-          "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
+  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
+  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
   const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||
@@ -9265,7 +9265,7 @@ class kv_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void require(const frequency_table<S>& table) const {
+  void demand(const frequency_table<S>& table) const {
     if (!rows_.empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("kv_cache", rotation_, table);
   }
@@ -9281,7 +9281,7 @@ class kv_cache {
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
     if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
-    require<Layout>(from);
+    demand<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
@@ -9334,7 +9334,7 @@ class kv_cache {
   void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
              batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, last, delta, row);
-    require<Layout>(table);
+    demand<Layout>(table);
     auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
     const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
     if (delta != 0)
@@ -9391,7 +9391,7 @@ class kv_cache {
                      const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
-    require<Layout>(table);
+    demand<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,
@@ -9542,7 +9542,7 @@ class ring_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void require(const frequency_table<S>& table) const {
+  void demand(const frequency_table<S>& table) const {
     if (!empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("ring_cache", rotation_, table);
   }
@@ -9651,7 +9651,7 @@ class ring_cache {
                      const detail::row_counts& counts) {
     check_new(k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
-    require<Layout>(table);
+    demand<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
@@ -9895,7 +9895,7 @@ class cached_call {
         options_(options),
         counts_(counts),
         threads_(threads) {
-    check();
+    check_call();
     complete_options(options_, cache);
   }
 
@@ -9926,22 +9926,22 @@ class cached_call {
 
   bool raw() const { return cache_.storage() == key_storage::raw; }
 
-  void check() {
+  void check_call() {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    const auto require = [](bool holds, const char* rule, Index got, Index of) {
+    const auto demand = [](bool holds, const char* rule, Index got, Index of) {
       if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
     };
-    require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
-    require(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    demand(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
+    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
     if (table_ == nullptr && raw())
       ROPE_THROW(std::invalid_argument,
                  message("attention: this cache stores raw keys, give the layout and the table"));
-    if constexpr (rotates) cache_.template require<Layout>(*table_);
+    if constexpr (rotates) cache_.template demand<Layout>(*table_);
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
@@ -14124,7 +14124,7 @@ namespace detail {
 /// Throws:  std::invalid_argument if weights and options do not fit each other
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto require = [](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
     if (!holds)
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   };
@@ -14133,33 +14133,32 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: heads must be given in the options, got 0 for ",
                        weights.q.weight.rows(), " rows of the q weight"));
-  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
-          heads, kv_heads);
+  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
+         heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  require(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
   const Index head_dim = q_rows / heads;
-  require(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
-          kv_heads * head_dim);
-  require(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
-          kv_heads);
+  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
+         kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
+         kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  require(weights.k.weight.cols() == weights.v.weight.cols(),
-          "the k and v weights must have the same columns", weights.k.weight.cols(), weights.v.weight.cols());
-  require(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
-          weights.o.weight.cols(), heads * value_dim);
+  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
+         weights.k.weight.cols(), weights.v.weight.cols());
+  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
+         weights.o.weight.cols(), heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
-    require(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
-            of.weight.rows());
+    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
   };
   bias(weights.q, "the q bias must be empty or have the rows of its weight");
   bias(weights.k, "the k bias must be empty or have the rows of its weight");
   bias(weights.v, "the v bias must be empty or have the rows of its weight");
   bias(weights.o, "the o bias must be empty or have the rows of its weight");
-  require(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-          "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
-  require(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-          "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
@@ -14249,7 +14248,7 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
     return;
   }
   if constexpr (pair_layout<Layout>) {
-    cache.template require<Layout>(*table);
+    cache.template demand<Layout>(*table);
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;
@@ -14603,29 +14602,29 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
 
-  static void require(bool holds, const char* rule, Index got, Index of) {
+  static void demand(bool holds, const char* rule, Index got, Index of) {
     if (!holds)
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
-  void check(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    require(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
-    require(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
-            context.cols(), shape.context_dim);
-    require(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    require(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
+    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
+           context.cols(), shape.context_dim);
+    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    require(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-            "the rows of x must be batch * tokens", x.rows(), batch);
+    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+           "the rows of x must be batch * tokens", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// What can be wrong with positions, before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
-    rotation.check(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
   /// What can be wrong with the options of attention once the tokens are known, before the first product.
   template <class Rotation>
@@ -14634,7 +14633,7 @@ struct block_pass {
     check_options(
         "multi_head_attention", attention,
         {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
-    rotation.check(attention);
+    rotation.check_options(attention);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -14676,14 +14675,14 @@ inline constexpr bool is_segmented<segments<I>> = true;
 
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
-  void check(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
   template <class T, class Threads>
   void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
   template <class T, class Threads>
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
 
-  void check(const attention_options& /*options*/) const {}
+  void check_options(const attention_options& /*options*/) const {}
 
   /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
   /// queries or of keys.
@@ -14715,7 +14714,7 @@ struct block_rotation {
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
-  void check(Index batch, Index queries, Index keys, Index head_dim) const {
+  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
     check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
                            position_source(query_positions, queries));
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
@@ -14727,7 +14726,7 @@ struct block_rotation {
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
   }
   /// Throws:  std::invalid_argument if the options place tokens that segments place
-  void check(const attention_options& options) const {
+  void check_options(const attention_options& options) const {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
@@ -14978,7 +14977,7 @@ class multi_head_attention {
   template <class Rotation, class Threads>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
               const attention_options& options, const Rotation& rotation, const Threads& threads) const {
-    pass().check(x, context, out);
+    pass().check_call(x, context, out);
     pass().check_positions(rotation, x, context, batch);
     pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
@@ -14998,7 +14997,7 @@ class multi_head_attention {
   template <class S, class Cache, class Threads>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
                        const detail::row_counts& counts, const Threads& threads) const {
-    pass().check(x, x, out);
+    pass().check_call(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
     const block_heads heads = project(x, x, batch, threads);
@@ -15087,7 +15086,7 @@ class block_gradient {
         options_(without_report(options)),
         rotation_(rotation),
         threads_(threads) {
-    check();
+    check_call();
   }
 
   void run() {
@@ -15139,8 +15138,8 @@ class block_gradient {
                  message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
                          of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
   }
-  void check() const {
-    pass_.check(x_, context_, d_out_);
+  void check_call() const {
+    pass_.check_call(x_, context_, d_out_);
     pass_.check_positions(rotation_, x_, context_, batch_);
     pass_.check_attention(rotation_, options_, x_, context_, batch_);
     const multi_head_parameters<T>& d = gradients_.weights;

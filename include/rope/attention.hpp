@@ -31,20 +31,20 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto require = [](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
     if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
   };
-  require(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
-  require(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
-  require(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
-  require(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
-  require(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
-  require(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
-  require(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
-  require(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
-  require(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
-  require(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
-          q.heads, k.heads);
+  demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
+  demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
+  demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
+  demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
+  demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
+  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
+  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
+  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
+  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
+  demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+         q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape);
   check_magnitudes<arithmetic<T>>("attention", options);

@@ -46,13 +46,13 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
     check_view(function, view);
     check_memory(function, view);
   }
-  const auto require = [&](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [&](bool holds, const char* rule, Index got, Index of) {
     if (!holds) ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", got, " and ", of));
   };
-  require(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
-  require(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
-  require(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
-          "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
+  demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
+  demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
+  demand(x.k.heads == 0 ? x.q.heads == 0 : x.q.heads % x.k.heads == 0,
+         "q.heads must be a multiple of k.heads", x.q.heads, x.k.heads);
   const auto match = [&](const char* name, const head_view<const T>& view, const head_view<const T>& like,
                          Index head_dim) {
     if (view.batch != like.batch || view.tokens != like.tokens || view.heads != like.heads ||

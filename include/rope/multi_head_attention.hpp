@@ -200,7 +200,7 @@ class multi_head_attention {
   template <class Rotation, class Threads>
   void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
               const attention_options& options, const Rotation& rotation, const Threads& threads) const {
-    pass().check(x, context, out);
+    pass().check_call(x, context, out);
     pass().check_positions(rotation, x, context, batch);
     pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
@@ -220,7 +220,7 @@ class multi_head_attention {
   template <class S, class Cache, class Threads>
   void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
                        const detail::row_counts& counts, const Threads& threads) const {
-    pass().check(x, x, out);
+    pass().check_call(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
     detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
     const block_heads heads = project(x, x, batch, threads);

@@ -60,7 +60,7 @@ class block_gradient {
         options_(without_report(options)),
         rotation_(rotation),
         threads_(threads) {
-    check();
+    check_call();
   }
 
   void run() {
@@ -112,8 +112,8 @@ class block_gradient {
                  message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
                          of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
   }
-  void check() const {
-    pass_.check(x_, context_, d_out_);
+  void check_call() const {
+    pass_.check_call(x_, context_, d_out_);
     pass_.check_positions(rotation_, x_, context_, batch_);
     pass_.check_attention(rotation_, options_, x_, context_, batch_);
     const multi_head_parameters<T>& d = gradients_.weights;

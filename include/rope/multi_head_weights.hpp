@@ -82,7 +82,7 @@ namespace detail {
 /// Throws:  std::invalid_argument if weights and options do not fit each other
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto require = [](bool holds, const char* rule, Index got, Index of) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
     if (!holds)
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   };
@@ -91,33 +91,32 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: heads must be given in the options, got 0 for ",
                        weights.q.weight.rows(), " rows of the q weight"));
-  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
-          heads, kv_heads);
+  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
+         heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  require(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
   const Index head_dim = q_rows / heads;
-  require(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
-          kv_heads * head_dim);
-  require(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
-          kv_heads);
+  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
+         kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
+         kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  require(weights.k.weight.cols() == weights.v.weight.cols(),
-          "the k and v weights must have the same columns", weights.k.weight.cols(), weights.v.weight.cols());
-  require(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
-          weights.o.weight.cols(), heads * value_dim);
+  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
+         weights.k.weight.cols(), weights.v.weight.cols());
+  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
+         weights.o.weight.cols(), heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
-    require(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
-            of.weight.rows());
+    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
   };
   bias(weights.q, "the q bias must be empty or have the rows of its weight");
   bias(weights.k, "the k bias must be empty or have the rows of its weight");
   bias(weights.v, "the v bias must be empty or have the rows of its weight");
   bias(weights.o, "the o bias must be empty or have the rows of its weight");
-  require(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-          "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
-  require(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-          "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "

@@ -74,7 +74,7 @@ class cached_call {
         options_(options),
         counts_(counts),
         threads_(threads) {
-    check();
+    check_call();
     complete_options(options_, cache);
   }
 
@@ -105,22 +105,22 @@ class cached_call {
 
   bool raw() const { return cache_.storage() == key_storage::raw; }
 
-  void check() {
+  void check_call() {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    const auto require = [](bool holds, const char* rule, Index got, Index of) {
+    const auto demand = [](bool holds, const char* rule, Index got, Index of) {
       if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
     };
-    require(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
-    require(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    demand(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
+    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
     if (table_ == nullptr && raw())
       ROPE_THROW(std::invalid_argument,
                  message("attention: this cache stores raw keys, give the layout and the table"));
-    if constexpr (rotates) cache_.template require<Layout>(*table_);
+    if constexpr (rotates) cache_.template demand<Layout>(*table_);
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});

@@ -86,29 +86,29 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
 
-  static void require(bool holds, const char* rule, Index got, Index of) {
+  static void demand(bool holds, const char* rule, Index got, Index of) {
     if (!holds)
       ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
-  void check(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    require(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
-    require(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
-            context.cols(), shape.context_dim);
-    require(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    require(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
+    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
+           context.cols(), shape.context_dim);
+    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    require(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-            "the rows of x must be batch * tokens", x.rows(), batch);
+    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+           "the rows of x must be batch * tokens", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// What can be wrong with positions, before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
-    rotation.check(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
   /// What can be wrong with the options of attention once the tokens are known, before the first product.
   template <class Rotation>
@@ -117,7 +117,7 @@ struct block_pass {
     check_options(
         "multi_head_attention", attention,
         {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
-    rotation.check(attention);
+    rotation.check_options(attention);
   }
 
   /// [batch, rows / batch, heads, head_dim] in scratch.
@@ -159,14 +159,14 @@ inline constexpr bool is_segmented<segments<I>> = true;
 
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
-  void check(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
   template <class T, class Threads>
   void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
   template <class T, class Threads>
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
 
-  void check(const attention_options& /*options*/) const {}
+  void check_options(const attention_options& /*options*/) const {}
 
   /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
   /// queries or of keys.
@@ -198,7 +198,7 @@ struct block_rotation {
   static_assert(is_segmented<PQ> == is_segmented<PK>,
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
-  void check(Index batch, Index queries, Index keys, Index head_dim) const {
+  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
     check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
                            position_source(query_positions, queries));
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
@@ -210,7 +210,7 @@ struct block_rotation {
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
   }
   /// Throws:  std::invalid_argument if the options place tokens that segments place
-  void check(const attention_options& options) const {
+  void check_options(const attention_options& options) const {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())

@@ -28,12 +28,12 @@ void check_view(const char* function, const head_view<T>& x) {
 /// Views of something are of memory; one that only tells a shape is not given to this.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check = [function](const auto& x) {
+  const auto check_one = [function](const auto& x) {
     if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
       ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
                                                 ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
   };
-  (check(views), ...);
+  (check_one(views), ...);
 }
 
 /// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
