@@ -227,8 +227,8 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-template <std::integral I>
-void append(std::string& text, I value) {
+template <std::integral Integer>
+void append(std::string& text, Integer value) {
   text += std::to_string(value);
 }
 
@@ -1257,28 +1257,28 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I load_bits(const void* from) {
-  return Eigen::internal::ploadu<I>(static_cast<const std::int32_t*>(from));
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
 }
-template <class I>
-EIGEN_ALWAYS_INLINE void store_bits(void* to, const I& bits) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
   Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I bitwise_and(const I& a, const I& b) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
   return Eigen::internal::pand(a, b);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I bitwise_or(const I& a, const I& b) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
   return Eigen::internal::por(a, b);
 }
-template <int places, class I>
-EIGEN_ALWAYS_INLINE I shift_left(const I& a) {
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
   return Eigen::internal::plogical_shift_left<places>(a);
 }
-template <int places, class I>
-EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 
@@ -2550,23 +2550,23 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// An integer that counts: every integral type but bool.
-template <class I>
-concept whole_number = std::integral<I> && !std::same_as<I, bool>;
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
 /// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
-template <whole_number I>
+template <whole_number Integer>
 struct integer_list {
-  const I* data = nullptr;
+  const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
 
   integer_list() = default;
-  integer_list(std::span<const I> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const I* first, Index length, Index stride)
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride) {}
-  integer_list(const I* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
       : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
@@ -2576,9 +2576,9 @@ struct integer_list {
 
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
-  I operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
   /// Of a vector.
-  I operator[](Index i) const { return data[i * column_stride]; }
+  Integer operator[](Index i) const { return data[i * column_stride]; }
 
   /// The same list, if it is a vector.
   const integer_list& as_vector(const char* name) const {
@@ -2675,19 +2675,19 @@ using integer_of = typename integer_in<X>::type;
 
 /// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
 /// others after it was checked. The memory is shared by the copies of what reads it.
-template <class I>
+template <class Integer>
 struct evaluated_list {
-  std::shared_ptr<const std::vector<I>> memory;
-  integer_list<I> list;
+  std::shared_ptr<const std::vector<Integer>> memory;
+  integer_list<Integer> list;
 
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<I, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<I>>(static_cast<std::size_t>(rows * columns));
+    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
     Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
     memory = values;
-    list = integer_list<I>(values->data(), rows, columns, columns, 1);
+    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
   }
 };
 
@@ -2716,8 +2716,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// An integer that counts: every integral type but bool.
-template <class I>
-concept position_integer = detail::whole_number<I>;
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
 
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
 /// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
@@ -2729,9 +2729,9 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 ///
 /// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
 /// Throws:    std::invalid_argument if starts are a matrix
-template <position_integer I>
+template <position_integer Integer>
 struct row_starts {
-  detail::integer_list<I> starts;
+  detail::integer_list<Integer> starts;
 
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
@@ -2745,10 +2745,10 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
 ///            memory, outlive the call they are given to
 /// Throws:    std::invalid_argument if one of them is a matrix
-template <position_integer I>
+template <position_integer Integer>
 struct segments {
-  detail::integer_list<I> offsets;
-  detail::integer_list<I> starts = {};
+  detail::integer_list<Integer> offsets;
+  detail::integer_list<Integer> starts = {};
 
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
@@ -2778,11 +2778,11 @@ struct position_range {
 
 /// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
 /// the largest one.
-template <position_integer I>
-std::int64_t as_position(I value) {
-  if constexpr (std::is_unsigned_v<I> && sizeof(I) >= sizeof(std::int64_t))
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
     return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<I>((std::numeric_limits<std::int64_t>::max)())));
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
   else
     return static_cast<std::int64_t>(value);
 }
@@ -2813,12 +2813,12 @@ struct contiguous_positions {
 };
 
 /// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class I>
+template <class Integer>
 struct listed_positions {
-  integer_list<I> ids;
+  integer_list<Integer> ids;
   Index row_stride;
 
-  listed_positions(const integer_list<I>& list, Index tokens)
+  listed_positions(const integer_list<Integer>& list, Index tokens)
       : ids(list),
         row_stride(list.rows > 1 ? list.row_stride
                    : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
@@ -2851,17 +2851,17 @@ struct listed_positions {
 };
 
 /// Those of an expression, which its value outlives.
-template <class I>
-struct evaluated_positions : listed_positions<I> {
-  std::shared_ptr<const std::vector<I>> memory;
+template <class Integer>
+struct evaluated_positions : listed_positions<Integer> {
+  std::shared_ptr<const std::vector<Integer>> memory;
 
-  evaluated_positions(const evaluated_list<I>& values, Index tokens)
-      : listed_positions<I>(values.list, tokens), memory(values.memory) {}
+  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
+      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
 };
 
-template <class I>
+template <class Integer>
 struct started_rows {
-  integer_list<I> starts;
+  integer_list<Integer> starts;
 
   std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
@@ -2878,10 +2878,10 @@ struct started_rows {
   }
 };
 
-template <class I>
+template <class Integer>
 struct segmented_positions {
-  integer_list<I> offsets;
-  integer_list<I> starts;
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
     // The last segment that does not start behind t is in [segment, last).
@@ -2918,8 +2918,8 @@ struct segmented_positions {
 };
 
 /// The caller's positions in one of the forms above.
-template <position_integer I>
-contiguous_positions position_source(I start, Index /*tokens*/) {
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
   return {as_position(start)};
 }
 template <position_list X>
@@ -2929,16 +2929,16 @@ auto position_source(const X& ids, Index tokens) {
   else
     return evaluated_positions<integer_of<X>>(ids, tokens);
 }
-template <class I>
-evaluated_positions<I> position_source(const evaluated_list<I>& ids, Index tokens) {
+template <class Integer>
+evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
-template <class I>
-started_rows<I> position_source(const row_starts<I>& rows, Index /*tokens*/) {
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
 }
-template <class I>
-segmented_positions<I> position_source(const segments<I>& ragged, Index /*tokens*/) {
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
 }
 
@@ -3464,9 +3464,9 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Whether the value, of any integer type, is at most `most`, which is not negative.
-template <std::integral I>
-constexpr bool at_most(I value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<I>)
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
     return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
   else
     return static_cast<std::int64_t>(value) <= most;
@@ -8391,10 +8391,10 @@ class row_counts {
   Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  private:
-  template <class I>
+  template <class Integer>
   static Index read(const void* data, Index offset) {
     using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const I*>(data)[offset]),
+    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const Integer*>(data)[offset]),
                                                        (limits::min)(), (limits::max)()));
   }
 
@@ -8773,8 +8773,8 @@ template <class Source>
 row_positions<Source> positions_of_row(const Source& all, Index b) {
   return {all, b};
 }
-template <class I>
-contiguous_positions positions_of_row(const started_rows<I>& all, Index b) {
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b) {
   return {all(b, 0)};
 }
 
@@ -10221,10 +10221,10 @@ enum class pairing { interleaved, half_split };
 /// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class F>
-decltype(auto) with_layout(pairing layout, F&& f) {
-  if (layout == pairing::interleaved) return std::forward<F>(f)(interleaved{});
-  return std::forward<F>(f)(half_split{});
+template <class Call>
+decltype(auto) with_layout(pairing layout, Call&& f) {
+  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
 }
 
 inline const char* name_of(pairing layout) {
@@ -10865,11 +10865,11 @@ namespace detail {
 /// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
 /// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
 /// where m was applied in 16 bits.
-template <class E>
-inline constexpr double radius_tolerance = std::is_same_v<E, double>        ? 16 * 0x1p-53
-                                           : std::is_same_v<E, float>       ? 16 * 0x1p-24
-                                           : std::is_same_v<E, Eigen::half> ? 8 * 0x1p-11
-                                                                            : 8 * 0x1p-8;
+template <class Entry>
+inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
+                                                                                : 8 * 0x1p-8;
 
 /// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
 template <class Matrix>
@@ -10908,7 +10908,7 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
 }
 
 /// m^2, the median of cos^2 + sin^2, which every pair must keep to.
-template <class E, class Cos, class Sin>
+template <class Entry, class Cos, class Sin>
 double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
   if (cos.rows() == 0) return 1;
   const auto square = [&](Index r, Index i) {
@@ -10925,12 +10925,12 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   const double common = *middle;
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
-      if (std::abs(square(r, i) - common) > radius_tolerance<E> * common)
+      if (std::abs(square(r, i) - common) > radius_tolerance<Entry> * common)
         ROPE_THROW(std::invalid_argument,
                    message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           " within a factor of ", radius_tolerance<E>, ", got ", square(r, i), " at row ", r,
-                           ", pair ", i));
-  return std::abs(common - 1) <= radius_tolerance<E> ? 1 : common;
+                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
+                           " at row ", r, ", pair ", i));
+  return std::abs(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 
 }  // namespace detail
@@ -14670,8 +14670,8 @@ struct block_pass {
 /// Whether positions fall into segments that must not see each other.
 template <class P>
 inline constexpr bool is_segmented = false;
-template <class I>
-inline constexpr bool is_segmented<segments<I>> = true;
+template <class Integer>
+inline constexpr bool is_segmented<segments<Integer>> = true;
 
 /// Queries and keys that are not rotated.
 struct block_without_rotation {

@@ -39,11 +39,11 @@ namespace detail {
 /// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
 /// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
 /// where m was applied in 16 bits.
-template <class E>
-inline constexpr double radius_tolerance = std::is_same_v<E, double>        ? 16 * 0x1p-53
-                                           : std::is_same_v<E, float>       ? 16 * 0x1p-24
-                                           : std::is_same_v<E, Eigen::half> ? 8 * 0x1p-11
-                                                                            : 8 * 0x1p-8;
+template <class Entry>
+inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
+                                                                                : 8 * 0x1p-8;
 
 /// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
 template <class Matrix>
@@ -82,7 +82,7 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
 }
 
 /// m^2, the median of cos^2 + sin^2, which every pair must keep to.
-template <class E, class Cos, class Sin>
+template <class Entry, class Cos, class Sin>
 double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
   if (cos.rows() == 0) return 1;
   const auto square = [&](Index r, Index i) {
@@ -99,12 +99,12 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   const double common = *middle;
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
-      if (std::abs(square(r, i) - common) > radius_tolerance<E> * common)
+      if (std::abs(square(r, i) - common) > radius_tolerance<Entry> * common)
         ROPE_THROW(std::invalid_argument,
                    message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           " within a factor of ", radius_tolerance<E>, ", got ", square(r, i), " at row ", r,
-                           ", pair ", i));
-  return std::abs(common - 1) <= radius_tolerance<E> ? 1 : common;
+                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
+                           " at row ", r, ", pair ", i));
+  return std::abs(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 
 }  // namespace detail

@@ -22,10 +22,10 @@ enum class pairing { interleaved, half_split };
 /// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class F>
-decltype(auto) with_layout(pairing layout, F&& f) {
-  if (layout == pairing::interleaved) return std::forward<F>(f)(interleaved{});
-  return std::forward<F>(f)(half_split{});
+template <class Call>
+decltype(auto) with_layout(pairing layout, Call&& f) {
+  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
 }
 
 inline const char* name_of(pairing layout) {

@@ -20,8 +20,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// An integer that counts: every integral type but bool.
-template <class I>
-concept position_integer = detail::whole_number<I>;
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
 
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
 /// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
@@ -33,9 +33,9 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 ///
 /// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
 /// Throws:    std::invalid_argument if starts are a matrix
-template <position_integer I>
+template <position_integer Integer>
 struct row_starts {
-  detail::integer_list<I> starts;
+  detail::integer_list<Integer> starts;
 
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
@@ -49,10 +49,10 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
 ///            memory, outlive the call they are given to
 /// Throws:    std::invalid_argument if one of them is a matrix
-template <position_integer I>
+template <position_integer Integer>
 struct segments {
-  detail::integer_list<I> offsets;
-  detail::integer_list<I> starts = {};
+  detail::integer_list<Integer> offsets;
+  detail::integer_list<Integer> starts = {};
 
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
@@ -82,11 +82,11 @@ struct position_range {
 
 /// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
 /// the largest one.
-template <position_integer I>
-std::int64_t as_position(I value) {
-  if constexpr (std::is_unsigned_v<I> && sizeof(I) >= sizeof(std::int64_t))
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
     return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<I>((std::numeric_limits<std::int64_t>::max)())));
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
   else
     return static_cast<std::int64_t>(value);
 }
@@ -117,12 +117,12 @@ struct contiguous_positions {
 };
 
 /// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class I>
+template <class Integer>
 struct listed_positions {
-  integer_list<I> ids;
+  integer_list<Integer> ids;
   Index row_stride;
 
-  listed_positions(const integer_list<I>& list, Index tokens)
+  listed_positions(const integer_list<Integer>& list, Index tokens)
       : ids(list),
         row_stride(list.rows > 1 ? list.row_stride
                    : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
@@ -155,17 +155,17 @@ struct listed_positions {
 };
 
 /// Those of an expression, which its value outlives.
-template <class I>
-struct evaluated_positions : listed_positions<I> {
-  std::shared_ptr<const std::vector<I>> memory;
+template <class Integer>
+struct evaluated_positions : listed_positions<Integer> {
+  std::shared_ptr<const std::vector<Integer>> memory;
 
-  evaluated_positions(const evaluated_list<I>& values, Index tokens)
-      : listed_positions<I>(values.list, tokens), memory(values.memory) {}
+  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
+      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
 };
 
-template <class I>
+template <class Integer>
 struct started_rows {
-  integer_list<I> starts;
+  integer_list<Integer> starts;
 
   std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
   position_range range(const char* function, Index batch, Index tokens) const {
@@ -182,10 +182,10 @@ struct started_rows {
   }
 };
 
-template <class I>
+template <class Integer>
 struct segmented_positions {
-  integer_list<I> offsets;
-  integer_list<I> starts;
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
 
   std::int64_t operator()(Index /*b*/, Index t) const {
     // The last segment that does not start behind t is in [segment, last).
@@ -222,8 +222,8 @@ struct segmented_positions {
 };
 
 /// The caller's positions in one of the forms above.
-template <position_integer I>
-contiguous_positions position_source(I start, Index /*tokens*/) {
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
   return {as_position(start)};
 }
 template <position_list X>
@@ -233,16 +233,16 @@ auto position_source(const X& ids, Index tokens) {
   else
     return evaluated_positions<integer_of<X>>(ids, tokens);
 }
-template <class I>
-evaluated_positions<I> position_source(const evaluated_list<I>& ids, Index tokens) {
+template <class Integer>
+evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
   return {ids, tokens};
 }
-template <class I>
-started_rows<I> position_source(const row_starts<I>& rows, Index /*tokens*/) {
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
   return {rows.starts};
 }
-template <class I>
-segmented_positions<I> position_source(const segments<I>& ragged, Index /*tokens*/) {
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
   return {ragged.offsets, ragged.starts};
 }
 

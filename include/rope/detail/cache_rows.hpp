@@ -46,8 +46,8 @@ template <class Source>
 row_positions<Source> positions_of_row(const Source& all, Index b) {
   return {all, b};
 }
-template <class I>
-contiguous_positions positions_of_row(const started_rows<I>& all, Index b) {
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b) {
   return {all(b, 0)};
 }
 

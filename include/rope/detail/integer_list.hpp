@@ -22,23 +22,23 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// An integer that counts: every integral type but bool.
-template <class I>
-concept whole_number = std::integral<I> && !std::same_as<I, bool>;
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
 /// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
-template <whole_number I>
+template <whole_number Integer>
 struct integer_list {
-  const I* data = nullptr;
+  const Integer* data = nullptr;
   Index rows = 1, columns = 0;
   Index row_stride = 0, column_stride = 1;
 
   integer_list() = default;
-  integer_list(std::span<const I> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const I* first, Index length, Index stride)
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride) {}
-  integer_list(const I* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
       : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
@@ -48,9 +48,9 @@ struct integer_list {
 
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
-  I operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
   /// Of a vector.
-  I operator[](Index i) const { return data[i * column_stride]; }
+  Integer operator[](Index i) const { return data[i * column_stride]; }
 
   /// The same list, if it is a vector.
   const integer_list& as_vector(const char* name) const {
@@ -147,19 +147,19 @@ using integer_of = typename integer_in<X>::type;
 
 /// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
 /// others after it was checked. The memory is shared by the copies of what reads it.
-template <class I>
+template <class Integer>
 struct evaluated_list {
-  std::shared_ptr<const std::vector<I>> memory;
-  integer_list<I> list;
+  std::shared_ptr<const std::vector<Integer>> memory;
+  integer_list<Integer> list;
 
   template <class Derived>
   evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<I, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<I>>(static_cast<std::size_t>(rows * columns));
+    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
     Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
     memory = values;
-    list = integer_list<I>(values->data(), rows, columns, columns, 1);
+    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
   }
 };
 

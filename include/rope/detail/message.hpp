@@ -31,8 +31,8 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-template <std::integral I>
-void append(std::string& text, I value) {
+template <std::integral Integer>
+void append(std::string& text, Integer value) {
   text += std::to_string(value);
 }
 

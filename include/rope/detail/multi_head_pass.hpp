@@ -154,8 +154,8 @@ struct block_pass {
 /// Whether positions fall into segments that must not see each other.
 template <class P>
 inline constexpr bool is_segmented = false;
-template <class I>
-inline constexpr bool is_segmented<segments<I>> = true;
+template <class Integer>
+inline constexpr bool is_segmented<segments<Integer>> = true;
 
 /// Queries and keys that are not rotated.
 struct block_without_rotation {

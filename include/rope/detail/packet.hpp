@@ -216,28 +216,28 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I load_bits(const void* from) {
-  return Eigen::internal::ploadu<I>(static_cast<const std::int32_t*>(from));
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
+  return Eigen::internal::ploadu<Bits>(static_cast<const std::int32_t*>(from));
 }
-template <class I>
-EIGEN_ALWAYS_INLINE void store_bits(void* to, const I& bits) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE void store_bits(void* to, const Bits& bits) {
   Eigen::internal::pstoreu(static_cast<std::int32_t*>(to), bits);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I bitwise_and(const I& a, const I& b) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_and(const Bits& a, const Bits& b) {
   return Eigen::internal::pand(a, b);
 }
-template <class I>
-EIGEN_ALWAYS_INLINE I bitwise_or(const I& a, const I& b) {
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits bitwise_or(const Bits& a, const Bits& b) {
   return Eigen::internal::por(a, b);
 }
-template <int places, class I>
-EIGEN_ALWAYS_INLINE I shift_left(const I& a) {
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
   return Eigen::internal::plogical_shift_left<places>(a);
 }
-template <int places, class I>
-EIGEN_ALWAYS_INLINE I shift_right(const I& a) {
+template <int places, class Bits>
+EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 

@@ -38,10 +38,10 @@ class row_counts {
   Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  private:
-  template <class I>
+  template <class Integer>
   static Index read(const void* data, Index offset) {
     using limits = std::numeric_limits<Index>;
-    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const I*>(data)[offset]),
+    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const Integer*>(data)[offset]),
                                                        (limits::min)(), (limits::max)()));
   }
 

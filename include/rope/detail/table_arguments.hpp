@@ -22,9 +22,9 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Whether the value, of any integer type, is at most `most`, which is not negative.
-template <std::integral I>
-constexpr bool at_most(I value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<I>)
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
     return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
   else
     return static_cast<std::int64_t>(value) <= most;
