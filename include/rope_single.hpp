@@ -662,7 +662,7 @@ class frequencies {
                                  ", ", axes(), "]"));
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
-        if (!detail::is_finite(inv_freq_(i, a)) || std::abs(inv_freq_(i, a)) >= 0x1p64)
+        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           ROPE_THROW(std::invalid_argument,
                      detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
                                      inv_freq_(i, a), " at pair ", i, ", axis ", a));
@@ -859,7 +859,7 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
-  for (const double option : {std::abs(options.scale), options.softcap})
+  for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
@@ -1734,12 +1734,12 @@ EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, cons
 #else
   using bits = bits_packet<P>;
   const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
-  const auto round = [&](const P& value) {
+  const auto rounded = [&](const P& value) {
     const bits x = to_bits(value);
     return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
   };
-  const bits upper = bitwise_and(round(odd), fill<bits>(std::int32_t(0xffff0000u)));
-  store_bits(to, bitwise_or(upper, shift_right<16>(round(even))));
+  const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
+  store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
 #endif
 }
 
@@ -3305,8 +3305,8 @@ struct fixed_point {
 class turning_rate {
  public:
   explicit turning_rate(double inv_freq) : inv_freq_(inv_freq), step_(phase_of(inv_freq)) {
-    const uint128 upper = phase_of(std::abs(inv_freq), 0x1p-64).turn,
-                  lower = phase_of(std::abs(inv_freq), 0x1p64).turn;
+    const uint128 upper = phase_of((std::abs)(inv_freq), 0x1p-64).turn,
+                  lower = phase_of((std::abs)(inv_freq), 0x1p64).turn;
     // `upper` was rounded to nearest; the words are those of a number cut off.
     const uint128 cut = upper + -uint128{0, lower.hi >> 63};
     turns_[0] = cut.hi;
@@ -3407,7 +3407,7 @@ class slow_pairs {
   explicit slow_pairs(const frequencies::inv_freq_map& inv_freq) : raised_(inv_freq) {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
-      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
+      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, (std::abs)(inv_freq(i, a)));
       if (equal(fastest, 0) || fastest >= 0x1p-65) continue;
       const int shift = -65 - std::ilogb(fastest);
       for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);
@@ -3539,7 +3539,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
       return at_most(value, most) &&
              (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
     else
-      return is_finite(static_cast<double>(value)) && std::abs(static_cast<double>(value)) <= 0x1p53;
+      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
   };
   for (Index r = 0; r < given.rows(); ++r)
     for (Index a = 0; a < given.cols(); ++a)
@@ -10337,7 +10337,7 @@ struct group_comparison {
   void say(const std::string& text) const { found.push_back(where + text); }
 
   void number(const char* name, double x, double y) const {
-    if (std::abs(x - y) > tolerance * (std::max)(std::abs(x), std::abs(y)))
+    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
       say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
           b.source);
   }
@@ -10361,12 +10361,12 @@ struct group_comparison {
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
       const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
-      const double larger = (std::max)(std::abs(f), std::abs(g));
-      if (std::abs(f - g) <= tolerance * larger) continue;
+      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
+      if ((std::abs)(f - g) <= tolerance * larger) continue;
       if (differing++ == 0) first = i;
       last = i;
-      if (std::abs(f - g) / larger > most) {
-        most = std::abs(f - g) / larger;
+      if ((std::abs)(f - g) / larger > most) {
+        most = (std::abs)(f - g) / larger;
         worst = i;
       }
     }
@@ -10417,16 +10417,16 @@ inline pair_census census(const layer_group& group) {
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
-    const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
+    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
     result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
   }
   for (Index i = 0; i < inv_freq.rows(); ++i)
-    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)   ? pair_change::stopped
-                             : std::abs(divisor(i) - 1) <= same ? pair_change::kept
-                             : std::abs(divisor(i) / result.largest_divisor - 1) <= same
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
+                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
+                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
                                  ? pair_change::interpolated
                                  : pair_change::blended);
   const auto count = [&](pair_change change) {
@@ -10512,8 +10512,9 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
   if (distance.tokens > 0) {
-    const Index complete =
-        (group.frequencies.inv_freq().col(0).abs() >= 2 * std::numbers::pi / distance.tokens).count();
+    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
+                            2 * std::numbers::pi / distance.tokens)
+                               .count();
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }
@@ -10682,7 +10683,7 @@ struct given_entries {
       for (Index i = 0; i < pairs; ++i) {
         const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
         constexpr double largest = largest_radius<S>;
-        if (!is_finite(c) || !is_finite(s) || std::abs(c) > largest || std::abs(s) > largest ||
+        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
           ROPE_THROW(
               std::invalid_argument,
@@ -10901,7 +10902,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
-  if (!is_finite(angle) || std::abs(angle) >= 0x1p64)
+  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
     ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
                                               angle, " at row ", r, ", column ", i));
   return angle;
@@ -10925,12 +10926,12 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   const double common = *middle;
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
-      if (std::abs(square(r, i) - common) > radius_tolerance<Entry> * common)
+      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
         ROPE_THROW(std::invalid_argument,
                    message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
                            " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
                            " at row ", r, ", pair ", i));
-  return std::abs(common - 1) <= radius_tolerance<Entry> ? 1 : common;
+  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 
 }  // namespace detail
@@ -15677,7 +15678,7 @@ inline namespace ROPE_ABI {
 /// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
 /// less
 ///            than 2.1e-9: below half an ulp of float
-inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
 ///
@@ -16865,13 +16866,13 @@ class xpos {
 
   /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
   static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
-    const double limit = std::log(detail::largest_radius<S>) - std::abs(std::log(m));
+    const double limit = std::log(detail::largest_radius<S>) - (std::abs)(std::log(m));
     if (rows == 0) return;
     for (const std::int64_t position : {first, first + (rows - 1)})
       for (Index i = 0; i < growth.rates.size(); ++i) {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
-        if (!(std::abs(exponent) <= limit))
+        if (!((std::abs)(exponent) <= limit))
           ROPE_THROW(
               std::invalid_argument,
               detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,

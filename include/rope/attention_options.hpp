@@ -159,7 +159,7 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
-  for (const double option : {std::abs(options.scale), options.softcap})
+  for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",

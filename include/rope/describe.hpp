@@ -47,16 +47,16 @@ inline pair_census census(const layer_group& group) {
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
     if (detail::equal(inv_freq(i, 0), 0)) continue;
-    const double wavelength = 2 * std::numbers::pi / std::abs(inv_freq(i, 0));
+    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
     result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
     result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
     result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
     first = false;
   }
   for (Index i = 0; i < inv_freq.rows(); ++i)
-    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)   ? pair_change::stopped
-                             : std::abs(divisor(i) - 1) <= same ? pair_change::kept
-                             : std::abs(divisor(i) / result.largest_divisor - 1) <= same
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
+                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
+                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
                                  ? pair_change::interpolated
                                  : pair_change::blended);
   const auto count = [&](pair_change change) {
@@ -142,8 +142,9 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
   if (distance.tokens > 0) {
-    const Index complete =
-        (group.frequencies.inv_freq().col(0).abs() >= 2 * std::numbers::pi / distance.tokens).count();
+    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
+                            2 * std::numbers::pi / distance.tokens)
+                               .count();
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }

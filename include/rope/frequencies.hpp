@@ -181,7 +181,7 @@ class frequencies {
                                  ", ", axes(), "]"));
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i)
-        if (!detail::is_finite(inv_freq_(i, a)) || std::abs(inv_freq_(i, a)) >= 0x1p64)
+        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           ROPE_THROW(std::invalid_argument,
                      detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
                                      inv_freq_(i, a), " at pair ", i, ", axis ", a));

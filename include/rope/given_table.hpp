@@ -75,7 +75,7 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
-  if (!is_finite(angle) || std::abs(angle) >= 0x1p64)
+  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
     ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
                                               angle, " at row ", r, ", column ", i));
   return angle;
@@ -99,12 +99,12 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
   const double common = *middle;
   for (Index r = 0; r < cos.rows(); ++r)
     for (Index i = 0; i < pairs; ++i)
-      if (std::abs(square(r, i) - common) > radius_tolerance<Entry> * common)
+      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
         ROPE_THROW(std::invalid_argument,
                    message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
                            " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
                            " at row ", r, ", pair ", i));
-  return std::abs(common - 1) <= radius_tolerance<Entry> ? 1 : common;
+  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
 }
 
 }  // namespace detail

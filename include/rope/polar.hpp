@@ -46,7 +46,7 @@ inline namespace ROPE_ABI {
 /// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
 /// less
 ///            than 2.1e-9: below half an ulp of float
-inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
 ///

@@ -150,13 +150,13 @@ class xpos {
 
   /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
   static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
-    const double limit = std::log(detail::largest_radius<S>) - std::abs(std::log(m));
+    const double limit = std::log(detail::largest_radius<S>) - (std::abs)(std::log(m));
     if (rows == 0) return;
     for (const std::int64_t position : {first, first + (rows - 1)})
       for (Index i = 0; i < growth.rates.size(); ++i) {
         const double exponent =
             growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
-        if (!(std::abs(exponent) <= limit))
+        if (!((std::abs)(exponent) <= limit))
           ROPE_THROW(
               std::invalid_argument,
               detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,

@@ -46,8 +46,8 @@ struct fixed_point {
 class turning_rate {
  public:
   explicit turning_rate(double inv_freq) : inv_freq_(inv_freq), step_(phase_of(inv_freq)) {
-    const uint128 upper = phase_of(std::abs(inv_freq), 0x1p-64).turn,
-                  lower = phase_of(std::abs(inv_freq), 0x1p64).turn;
+    const uint128 upper = phase_of((std::abs)(inv_freq), 0x1p-64).turn,
+                  lower = phase_of((std::abs)(inv_freq), 0x1p64).turn;
     // `upper` was rounded to nearest; the words are those of a number cut off.
     const uint128 cut = upper + -uint128{0, lower.hi >> 63};
     turns_[0] = cut.hi;

@@ -61,7 +61,7 @@ struct given_entries {
       for (Index i = 0; i < pairs; ++i) {
         const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
         constexpr double largest = largest_radius<S>;
-        if (!is_finite(c) || !is_finite(s) || std::abs(c) > largest || std::abs(s) > largest ||
+        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
             c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
           ROPE_THROW(
               std::invalid_argument,

@@ -44,7 +44,7 @@ struct group_comparison {
   void say(const std::string& text) const { found.push_back(where + text); }
 
   void number(const char* name, double x, double y) const {
-    if (std::abs(x - y) > tolerance * (std::max)(std::abs(x), std::abs(y)))
+    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
       say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
           b.source);
   }
@@ -68,12 +68,12 @@ struct group_comparison {
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
       const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
-      const double larger = (std::max)(std::abs(f), std::abs(g));
-      if (std::abs(f - g) <= tolerance * larger) continue;
+      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
+      if ((std::abs)(f - g) <= tolerance * larger) continue;
       if (differing++ == 0) first = i;
       last = i;
-      if (std::abs(f - g) / larger > most) {
-        most = std::abs(f - g) / larger;
+      if ((std::abs)(f - g) / larger > most) {
+        most = (std::abs)(f - g) / larger;
         worst = i;
       }
     }

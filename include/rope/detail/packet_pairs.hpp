@@ -175,12 +175,12 @@ EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, cons
 #else
   using bits = bits_packet<P>;
   const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
-  const auto round = [&](const P& value) {
+  const auto rounded = [&](const P& value) {
     const bits x = to_bits(value);
     return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
   };
-  const bits upper = bitwise_and(round(odd), fill<bits>(std::int32_t(0xffff0000u)));
-  store_bits(to, bitwise_or(upper, shift_right<16>(round(even))));
+  const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
+  store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
 #endif
 }
 

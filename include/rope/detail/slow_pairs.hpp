@@ -29,7 +29,7 @@ class slow_pairs {
   explicit slow_pairs(const frequencies::inv_freq_map& inv_freq) : raised_(inv_freq) {
     for (Index i = 0; i < inv_freq.rows(); ++i) {
       double fastest = 0;
-      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, std::abs(inv_freq(i, a)));
+      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, (std::abs)(inv_freq(i, a)));
       if (equal(fastest, 0) || fastest >= 0x1p-65) continue;
       const int shift = -65 - std::ilogb(fastest);
       for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);

@@ -97,7 +97,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
       return at_most(value, most) &&
              (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
     else
-      return is_finite(static_cast<double>(value)) && std::abs(static_cast<double>(value)) <= 0x1p53;
+      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
   };
   for (Index r = 0; r < given.rows(); ++r)
     for (Index a = 0; a < given.cols(); ++a)
