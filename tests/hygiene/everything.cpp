@@ -205,7 +205,7 @@ void refuse_what_no_index_counts() {
   expect(too_large([] { grid_positions({half, half}); }), "a grid");
   expect(too_large([] { spatial_merge_order(1, half, half, 1); }), "an order");
   expect(too_large([] { qwen_vl_positions({vision_run{1, half, half}}); }), "a prompt");
-  expect(too_large([] { frequencies(std::numeric_limits<Index>::max() - 1); }), "a schedule");
+  expect(too_large([] { frequencies((std::numeric_limits<Index>::max)() - 1); }), "a schedule");
   const float number = 0;
   expect(too_large([&] { scores(&number, half, 1, half, 1); }), "a bias");
   std::vector<float> channels(2);

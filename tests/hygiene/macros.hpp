@@ -47,9 +47,7 @@
 
 // C's <complex.h>, which <complex> includes with -std=gnu++20.
 #undef I
-#undef complex
 #define I ROPE_GARBAGE
-#define complex ROPE_GARBAGE
 #define imaginary ROPE_GARBAGE
 
 // Windows: windef.h, rpcndr.h, wingdi.h, winerror.h. min and max take arguments.
@@ -81,7 +79,7 @@
 #define min(a, b) ROPE_GARBAGE
 #define max(a, b) ROPE_GARBAGE
 
-// <math.h> and <strings.h> of old Unix.
+// <math.h> of old Unix.
 #undef DOMAIN
 #undef OVERFLOW
 #undef UNDERFLOW
@@ -92,8 +90,6 @@
 #define TLOSS ROPE_GARBAGE
 #define SING ROPE_GARBAGE
 #define HUGE ROPE_GARBAGE
-#define index(s, c) ROPE_GARBAGE
-#define rindex(s, c) ROPE_GARBAGE
 
 // Qt.
 #define slots ROPE_GARBAGE
@@ -174,7 +170,6 @@
 #define EULER ROPE_GARBAGE
 #define HIGH ROPE_GARBAGE
 #define LOW ROPE_GARBAGE
-#define binary ROPE_GARBAGE
 
 // Single letters that somebody's header takes: E for a unit matrix or Euler's number.
 #define E ROPE_GARBAGE
