@@ -525,7 +525,8 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 }  // namespace detail
 
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
-/// Formulas are evaluated in long double and rounded to double once, at the end.
+/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
+/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
 struct schedule {
   Index rotary_dim;
   long double base;
@@ -583,7 +584,7 @@ class frequencies {
   ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
   ///
   /// Throws:    std::invalid_argument
-  /// Accuracy:  2 ulp of the scaling's formula, for one scaling
+  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
   template <frequency_scaling First, frequency_scaling... Rest>
   frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
       : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}

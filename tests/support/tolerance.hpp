@@ -66,6 +66,17 @@ constexpr long double libm_float() { return 1; }
 /// exponent and one last rounding.
 constexpr long double inv_freq() { return 2; }
 
+/// A frequency of a scaled schedule against its formula, in ulp of double. Schedules are evaluated in long double
+/// and rounded once. Where that is double, every step of a formula rounds: 16.7 is the worst of the cases in
+/// tests/oracle/scaling.test.cpp, from the base that NTK stretches.
+constexpr long double scaled_inv_freq() {
+#ifdef ROPE_TEST_NARROW_SCHEDULES
+  return 20;
+#else
+  return std::numeric_limits<long double>::digits >= 64 ? 2 : 20;
+#endif
+}
+
 namespace detail {
 /// What arithmetic on a channel of type T is done in, and the table type that goes with it.
 template <class T>

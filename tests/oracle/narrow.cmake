@@ -1,0 +1,10 @@
+# Writes a copy of the headers to OUT in which long double is double, as it is with MSVC and on macOS for arm64.
+cmake_minimum_required(VERSION 3.24)
+file(GLOB_RECURSE headers RELATIVE ${INCLUDE_DIR} ${INCLUDE_DIR}/rope/*.hpp)
+foreach(header IN LISTS headers)
+  file(READ ${INCLUDE_DIR}/${header} text)
+  string(REPLACE "long double" "double" text "${text}")
+  string(REGEX REPLACE "([0-9])L([^A-Za-z0-9_])" "\\1\\2" text "${text}")
+  file(WRITE ${OUT}/${header} "${text}")
+endforeach()
+file(TOUCH ${OUT}/stamp)
