@@ -9266,7 +9266,7 @@ class kv_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void demand(const frequency_table<S>& table) const {
+  void check_table(const frequency_table<S>& table) const {
     if (!rows_.empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("kv_cache", rotation_, table);
   }
@@ -9282,7 +9282,7 @@ class kv_cache {
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
     if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
-    demand<Layout>(from);
+    check_table<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
@@ -9335,7 +9335,7 @@ class kv_cache {
   void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
              batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, last, delta, row);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
     const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
     if (delta != 0)
@@ -9392,7 +9392,7 @@ class kv_cache {
                      const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,
@@ -9543,7 +9543,7 @@ class ring_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void demand(const frequency_table<S>& table) const {
+  void check_table(const frequency_table<S>& table) const {
     if (!empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("ring_cache", rotation_, table);
   }
@@ -9652,7 +9652,7 @@ class ring_cache {
                      const detail::row_counts& counts) {
     check_new(k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
@@ -9942,7 +9942,7 @@ class cached_call {
     if (table_ == nullptr && raw())
       ROPE_THROW(std::invalid_argument,
                  message("attention: this cache stores raw keys, give the layout and the table"));
-    if constexpr (rotates) cache_.template demand<Layout>(*table_);
+    if constexpr (rotates) cache_.template check_table<Layout>(*table_);
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
@@ -14250,7 +14250,7 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
     return;
   }
   if constexpr (pair_layout<Layout>) {
-    cache.template demand<Layout>(*table);
+    cache.template check_table<Layout>(*table);
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;

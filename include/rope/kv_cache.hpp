@@ -149,7 +149,7 @@ class kv_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void demand(const frequency_table<S>& table) const {
+  void check_table(const frequency_table<S>& table) const {
     if (!rows_.empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("kv_cache", rotation_, table);
   }
@@ -165,7 +165,7 @@ class kv_cache {
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
     if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
-    demand<Layout>(from);
+    check_table<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
@@ -218,7 +218,7 @@ class kv_cache {
   void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
              batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, last, delta, row);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
     const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
     if (delta != 0)
@@ -275,7 +275,7 @@ class kv_cache {
                      const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,

@@ -139,7 +139,7 @@ class ring_cache {
   ///
   /// Throws:  std::invalid_argument
   template <class Layout, class S>
-  void demand(const frequency_table<S>& table) const {
+  void check_table(const frequency_table<S>& table) const {
     if (!empty() && storage_ == key_storage::rotated)
       detail::require_rotation<Layout>("ring_cache", rotation_, table);
   }
@@ -248,7 +248,7 @@ class ring_cache {
                      const detail::row_counts& counts) {
     check_new(k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
-    demand<Layout>(table);
+    check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
           "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),

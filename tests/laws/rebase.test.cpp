@@ -129,7 +129,7 @@ TEST_CASE("a cache refuses keys and queries of another table or layout and stays
     return refuses(cache, [&] { cache.append<Layout>(tokens.k(), tokens.v(), with); });
   };
   const auto require = [&]<class Layout>(Layout, const auto& with) {
-    return refuses(cache, [&] { cache.require<Layout>(with); });
+    return refuses(cache, [&] { cache.check_table<Layout>(with); });
   };
   CHECK(append(half_split{}, other));
   CHECK(append(interleaved{}, table));
@@ -141,8 +141,8 @@ TEST_CASE("a cache refuses keys and queries of another table or layout and stays
       cache, [&] { cache.append(tokens.k(), tokens.v()); },
       "rope::kv_cache::append: this cache rotates its keys, give the table"));
   // The same table in another range and type is the same.
-  cache.require<half_split>(table);
-  cache.require<half_split>(frequency_table<double>(plain, -3, 7));
+  cache.check_table<half_split>(table);
+  cache.check_table<half_split>(frequency_table<double>(plain, -3, 7));
   cache.append<half_split>(tokens.k(), tokens.v(), frequency_table<double>(plain, 4, 11));
   CHECK(cache.size() == 10);
 }
@@ -153,7 +153,7 @@ TEST_CASE("keys that came rotated can be followed only by such, and are known by
   kv_cache<float> cache(2, 40, 3, 10, 4);
   cache.append(tokens.k(), tokens.v());
   CHECK(refuses(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), table); }));
-  CHECK(refuses(cache, [&] { cache.require<half_split>(table); }));
+  CHECK(refuses(cache, [&] { cache.check_table<half_split>(table); }));
   CHECK(refuses(cache, [&] { cache.rebase<half_split>(table, table); }));
   cache.append(tokens.k(), tokens.v());
   CHECK(cache.size() == 10);
@@ -168,13 +168,13 @@ TEST_CASE("an emptied cache takes any table and layout, a shortened one does not
   CHECK(refuses(cache, [&] { cache.append<half_split>(tokens.k(), tokens.v(), other); }));
   cache.truncate(0);
   cache.append<interleaved>(tokens.k(), tokens.v(), other);
-  cache.require<interleaved>(other);
+  cache.check_table<interleaved>(other);
   cache.clear();
   cache.append(tokens.k(), tokens.v());
-  CHECK(refuses(cache, [&] { cache.require<interleaved>(other); }));
+  CHECK(refuses(cache, [&] { cache.check_table<interleaved>(other); }));
   cache.clear();
   cache.append<half_split>(tokens.k(), tokens.v(), table);
-  cache.require<half_split>(table);
+  cache.check_table<half_split>(table);
   // No tokens are no reason to hold on to a table.
   kv_cache<float> empty(2, 40, 3, 10, 4);
   const sequence<float> none(0);
@@ -203,7 +203,7 @@ TEST_CASE("a checked append that fails leaves the cache as it was", "[kv_cache]"
               "rope::kv_cache::append: rotary_dim must not exceed head_dim, got 12 of 10"));
   CHECK(cache.size() == 0);
   cache.append<half_split>(k, v, table);
-  cache.require<half_split>(table);
+  cache.check_table<half_split>(table);
 }
 
 TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other table at once", "",
@@ -251,7 +251,7 @@ TEST_CASE("every row and head is rebased, and the cache then belongs to the othe
   kv_cache<double> cache(2, 40, 3, 10, 4), direct(2, 40, 3, 10, 4);
   cache.append<half_split>(tokens.k(), tokens.v(), from);
   cache.rebase<half_split>(from, to);
-  CHECK(refuses(cache, [&] { cache.require<half_split>(from); }));
+  CHECK(refuses(cache, [&] { cache.check_table<half_split>(from); }));
   cache.append<half_split>(tokens.k(), tokens.v(), to);
   direct.append<half_split>(tokens.k(), tokens.v(), to);
   direct.append<half_split>(tokens.k(), tokens.v(), to);
@@ -262,7 +262,7 @@ TEST_CASE("every row and head is rebased, and the cache then belongs to the othe
                                      direct.keys().token_range(0, 9), from, to) <= 1);
   // The tables need not reach as far as the cache: only their frequencies count.
   cache.rebase<half_split>(frequency_table<double>(longer, 1), frequency_table<double>(plain, 1));
-  cache.require<half_split>(from);
+  cache.check_table<half_split>(from);
 }
 
 TEST_CASE("rebasing to the same table changes no bit of a key", "[kv_cache]") {
@@ -309,6 +309,6 @@ TEST_CASE("a rebase needs the exact angles of a range of positions on both sides
 TEST_CASE("an empty cache belongs to no table", "[kv_cache]") {
   kv_cache<float> cache(2, 40, 3, 10, 4);
   const frequency_table<> from(plain, 40), to(longer, 40);
-  CHECK_NOTHROW(cache.require<half_split>(from));
+  CHECK_NOTHROW(cache.check_table<half_split>(from));
   CHECK_NOTHROW(cache.rebase<half_split>(from, to));
 }

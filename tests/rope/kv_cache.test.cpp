@@ -441,7 +441,7 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
     cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, -1});
   });
   refused(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
-  CHECK_NOTHROW(cache.require<rope::half_split>(table));
+  CHECK_NOTHROW(cache.check_table<rope::half_split>(table));
   cache.shift(0, 5, limit - 4);
   CHECK(cache.next_positions()[1] == limit + 1);
 }

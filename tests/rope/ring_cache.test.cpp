@@ -206,8 +206,8 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   CHECK_THROWS_AS(raw.values(2), std::out_of_range);
   rotated.clear();
   rotated.append<half_split>(k, v, other);
-  rotated.require<half_split>(other);
-  CHECK(throws_saying<std::invalid_argument>([&] { rotated.require<half_split>(table); }, mixed));
+  rotated.check_table<half_split>(other);
+  CHECK(throws_saying<std::invalid_argument>([&] { rotated.check_table<half_split>(table); }, mixed));
 }
 
 TEST_CASE("a ring rotates a key by its place in the sequence, not by its slot") {

@@ -241,13 +241,15 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow") {
         };
         Eigen::ArrayXd rates = rope::xpos_rates(dim);
         rates(3) *= 1.5;
-        cache.template require<half_split>(large.keys());
-        CHECK_THROWS_AS(cache.template require<half_split>(large.queries()), std::invalid_argument);
-        CHECK_THROWS_AS(cache.template require<half_split>(other({.center = 21, .scale_base = 30}).keys()),
-                        std::invalid_argument);
-        CHECK_THROWS_AS(cache.template require<half_split>(other({.center = 20, .scale_base = 31}).keys()),
-                        std::invalid_argument);
-        CHECK_THROWS_AS(cache.template require<half_split>(
+        cache.template check_table<half_split>(large.keys());
+        CHECK_THROWS_AS(cache.template check_table<half_split>(large.queries()), std::invalid_argument);
+        CHECK_THROWS_AS(
+            cache.template check_table<half_split>(other({.center = 21, .scale_base = 30}).keys()),
+            std::invalid_argument);
+        CHECK_THROWS_AS(
+            cache.template check_table<half_split>(other({.center = 20, .scale_base = 31}).keys()),
+            std::invalid_argument);
+        CHECK_THROWS_AS(cache.template check_table<half_split>(
                             other({.center = 20, .scale_base = 30, .rates = rates}).keys()),
                         std::invalid_argument);
       });

@@ -90,7 +90,7 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
     return;
   }
   if constexpr (pair_layout<Layout>) {
-    cache.template demand<Layout>(*table);
+    cache.template check_table<Layout>(*table);
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;

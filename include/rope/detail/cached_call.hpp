@@ -120,7 +120,7 @@ class cached_call {
     if (table_ == nullptr && raw())
       ROPE_THROW(std::invalid_argument,
                  message("attention: this cache stores raw keys, give the layout and the table"));
-    if constexpr (rotates) cache_.template demand<Layout>(*table_);
+    if constexpr (rotates) cache_.template check_table<Layout>(*table_);
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
