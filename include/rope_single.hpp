@@ -776,7 +776,9 @@ struct attention_options {
   bool causal = true;
   /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in either
+  /// direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
@@ -856,15 +858,23 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
-/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
+/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
+/// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
 template <class A>
-void check_magnitudes(const char* function, const attention_options& options) {
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
   for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
                          1 / smallest, "], got ", options.scale, " and ", options.softcap));
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               room = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) && (scale < room * options.softcap || scale > options.softcap / room))
+    ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
+                                              ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }
 
 /// Every number in the options that is out of its range, and every list and view that does not fit the call.
@@ -939,7 +949,18 @@ inline void check_options(const char* function, const attention_options& options
 #define ROPE_DETAIL_ATTENTION_ROWS_HPP
 
 #include <algorithm>  // std::copy
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_INFINITIES_HPP
+#define ROPE_DETAIL_INFINITIES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -1336,6 +1357,50 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 #endif
 
 #endif  // ROPE_DETAIL_PACKET_HPP
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ROTATION_HPP
 #define ROPE_DETAIL_ROTATION_HPP
@@ -4201,10 +4266,14 @@ class visibility {
       if (key_position <= start) return s.first_key;
       return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
     };
-    const Index after = options_.causal ? index_of(advance(position, 1)) : end;
+    // The first key that is at least so many positions behind the query.
+    const auto index_behind = [&](std::int64_t steps) {
+      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+    };
+    const Index after = options_.causal ? index_behind(1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
     const Index first = index_of(retreat(position, options_.window - 1));
-    const Index last = options_.causal ? after : index_of(advance(position, options_.window));
+    const Index last = options_.causal ? after : index_behind(options_.window);
     return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
   }
 
@@ -4285,7 +4354,8 @@ class visibility {
     const auto list = options_.key_positions;
     for (std::size_t j = 1; j < list.size(); ++j)
       if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
-          static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+          (list[j] < list[j - 1] ||
+           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
         return false;
     return true;
   }
@@ -4455,6 +4525,9 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+    if (std::abs(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+      for (Index d = 0; d < depth; ++d)
+        if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }
 }
 
@@ -4477,9 +4550,10 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
 #ifndef ROPE_DETAIL_ATTENTION_OUTPUT_HPP
 #define ROPE_DETAIL_ATTENTION_OUTPUT_HPP
 
-#include <algorithm>  // std::fill
+#include <algorithm>  // std::fill, std::max, std::min
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
@@ -4671,8 +4745,8 @@ EIGEN_ALWAYS_INLINE P as_computed(P x) {
   return x;
 }
 
-/// 2^x for an x in [2^lowest, 2^127) (double: 2^1023), taken apart: n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is no normal number. What x - n is not a number for, n is neither.
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
 template <class P>
 struct power_of_two {
   P n, power;
@@ -4918,6 +4992,9 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
 /// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
 /// -ffast-math.
+///
+/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
+/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -5010,9 +5087,11 @@ class tile_softmax {
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of(r);
-      P largest = load<P>(row + whole.first);
-      for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
-      const A found = largest_lane(largest);
+      A found = largest_of(row, whole);
+      if (!all_finite(&found, 1)) {
+        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
+        found = largest_of(row, whole);
+      }
       maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
@@ -5089,6 +5168,12 @@ class tile_softmax {
     return true;
   }
 
+  static A largest_of(const A* row, tile_range whole) {
+    P largest = load<P>(row + whole.first);
+    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+    return largest_lane(largest);
+  }
+
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = met_[r].range, whole = packets_of(r);
@@ -5133,19 +5218,6 @@ class tile_softmax {
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
 
-/// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive
-/// -ffast-math.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -5158,14 +5230,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// A sink logit in units of log2; saturated, as scores are.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+
 /// Begins the softmax of a row: with the learned sink logit of its head where there is one.
 template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
   for (Index r = 0; r < strip.count; ++r) {
-    const double logit =
-        logits.empty() ? 0 : static_cast<double>(logits[static_cast<std::size_t>(strip.head_of(r))]);
-    state.maximum[r] = static_cast<A>(logit * log2_e);
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
@@ -6296,7 +6375,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
          q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape);
-  check_magnitudes<arithmetic<T>>("attention", options);
+  check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
 
@@ -6341,6 +6420,9 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param options  which keys are visible, how scores are formed, and what else is reported
 /// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
 /// own
+///
+/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
+/// number of its sign. In no sum q_i . k_j may finite terms beyond it of both signs meet.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
@@ -6790,9 +6872,8 @@ struct attention_gradient_rows {
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
-      const auto logit =
-          static_cast<double>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
-      d_sink_logits[row % group] -= std::exp2(logit * log2_e - static_cast<double>(m.shifts[row])) *
+      const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
+      d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
                                     static_cast<double>(m.factors[row]) *
                                     static_cast<double>(m.products[row]);
     }
@@ -6825,6 +6906,9 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
+        if (std::abs(factor) > A(1))  // as read_queries
+          for (Index d = 0; d < tape.q.head_dim; ++d)
+            if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
         channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
         pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
@@ -6840,15 +6924,28 @@ struct attention_gradient_rows {
   /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
-    if (options.log_sum_exp.empty()) return find_softmax_of_scores();
+    if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
     for (Index row = 0; row < count(); ++row) {
-      const double sum = options.log_sum_exp[static_cast<std::size_t>(
-          (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
+      const double sum = sum_of(row);
       const bool none = equal(sum, attention_options::no_keys);
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
+  }
+
+  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the maximum
+  /// of larger scores is found again, exactly.
+  bool has_fine_sums() const {
+    for (Index row = 0; row < count(); ++row) {
+      const double sum = sum_of(row);
+      if (!equal(sum, attention_options::no_keys) && (std::abs)(sum) > 0x1p28) return false;
+    }
+    return true;
+  }
+  double sum_of(Index row) const {
+    return rules.options().log_sum_exp[static_cast<std::size_t>(
+        (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
   /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
@@ -6898,7 +6995,9 @@ struct attention_gradient_rows {
 #define ROPE_DETAIL_ATTENTION_GRADIENT_SLOPES_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
 #include <cstddef>
+#include <limits>
 
 
 /// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
@@ -7010,6 +7109,9 @@ class strip_slopes {
     const tile_range range = met_[r].range,
                      whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
+    // Scores that are seen may be infinite only where the largest of them, the shift, was.
+    if (std::abs(shift_number) == (std::numeric_limits<A>::max)())
+      for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
       const P weight = multiply(exp2(subtract(load<P>(weights + j), shift)), factor);
       store(weights + j, weight);
@@ -7598,7 +7700,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
   check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim});
-  check_magnitudes<arithmetic<T>>(function, options);
+  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient by sink_logits must have their length, ",
@@ -7863,7 +7965,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     auto score = static_cast<double>(at(j));
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
-    at(j) = static_cast<A>(score);
+    at(j) = saturated_to<A>(score);
+    score = static_cast<double>(at(j));
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
@@ -9946,7 +10049,7 @@ class cached_call {
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
-    check_magnitudes<arithmetic<T>>("attention", options_);
+    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
@@ -14855,7 +14958,7 @@ class multi_head_attention {
     numbers.mask = {};
     numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
-    detail::check_magnitudes<T>("multi_head_attention", numbers);
+    detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
   }
 
   const multi_head_weights<T>& weights() const { return weights_; }

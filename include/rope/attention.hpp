@@ -47,7 +47,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
          q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape);
-  check_magnitudes<arithmetic<T>>("attention", options);
+  check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
 
@@ -92,6 +92,9 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param options  which keys are visible, how scores are formed, and what else is reported
 /// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
 /// own
+///
+/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
+/// number of its sign. In no sum q_i . k_j may finite terms beyond it of both signs meet.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is

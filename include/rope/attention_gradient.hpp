@@ -69,7 +69,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
   check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim});
-  check_magnitudes<arithmetic<T>>(function, options);
+  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient by sink_logits must have their length, ",

@@ -75,7 +75,9 @@ struct attention_options {
   bool causal = true;
   /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. Source: Gemma 2, arXiv:2408.00118.
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in either
+  /// direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
@@ -155,15 +157,23 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
-/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap.
+/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
+/// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
 template <class A>
-void check_magnitudes(const char* function, const attention_options& options) {
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
   for (const double option : {(std::abs)(options.scale), options.softcap})
     if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
       ROPE_THROW(std::invalid_argument,
                  message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
                          1 / smallest, "], got ", options.scale, " and ", options.softcap));
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               room = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) && (scale < room * options.softcap || scale > options.softcap / room))
+    ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
+                                              ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }
 
 /// Every number in the options that is out of its range, and every list and view that does not fit the call.

@@ -14,6 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/exact.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
@@ -43,7 +44,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     auto score = static_cast<double>(at(j));
     if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
     if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
-    at(j) = static_cast<A>(score);
+    at(j) = saturated_to<A>(score);
+    score = static_cast<double>(at(j));
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }

@@ -9,8 +9,8 @@
 #include <rope/detail/attention_gradient_rows.hpp>
 #include <rope/detail/attention_gradient_scratch.hpp>
 #include <rope/detail/attention_gradient_slopes.hpp>
-#include <rope/detail/attention_softmax.hpp>  // all_finite
 #include <rope/detail/hidden_keys.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/ordered_turns.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/visibility.hpp>

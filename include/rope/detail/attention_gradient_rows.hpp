@@ -11,12 +11,13 @@
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_gradient_scratch.hpp>
-#include <rope/detail/attention_output.hpp>  // begin_softmax
+#include <rope/detail/attention_output.hpp>  // begin_softmax, sink_score
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/visibility.hpp>
 #include <rope/positions.hpp>  // position_range
@@ -121,9 +122,8 @@ struct attention_gradient_rows {
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
-      const auto logit =
-          static_cast<double>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
-      d_sink_logits[row % group] -= std::exp2(logit * log2_e - static_cast<double>(m.shifts[row])) *
+      const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
+      d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
                                     static_cast<double>(m.factors[row]) *
                                     static_cast<double>(m.products[row]);
     }
@@ -156,6 +156,9 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
+        if (std::abs(factor) > A(1))  // as read_queries
+          for (Index d = 0; d < tape.q.head_dim; ++d)
+            if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
         channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
         pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
@@ -171,15 +174,28 @@ struct attention_gradient_rows {
   /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
-    if (options.log_sum_exp.empty()) return find_softmax_of_scores();
+    if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
     for (Index row = 0; row < count(); ++row) {
-      const double sum = options.log_sum_exp[static_cast<std::size_t>(
-          (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
+      const double sum = sum_of(row);
       const bool none = equal(sum, attention_options::no_keys);
       m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
       m.factors[row] =
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
+  }
+
+  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the maximum
+  /// of larger scores is found again, exactly.
+  bool has_fine_sums() const {
+    for (Index row = 0; row < count(); ++row) {
+      const double sum = sum_of(row);
+      if (!equal(sum, attention_options::no_keys) && (std::abs)(sum) > 0x1p28) return false;
+    }
+    return true;
+  }
+  double sum_of(Index row) const {
+    return rules.options().log_sum_exp[static_cast<std::size_t>(
+        (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
   /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.

@@ -3,7 +3,9 @@
 #define ROPE_DETAIL_ATTENTION_GRADIENT_SLOPES_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_gradient_panels.hpp>
@@ -11,6 +13,7 @@
 #include <rope/detail/attention_softmax.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
@@ -124,6 +127,9 @@ class strip_slopes {
     const tile_range range = met_[r].range,
                      whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
+    // Scores that are seen may be infinite only where the largest of them, the shift, was.
+    if (std::abs(shift_number) == (std::numeric_limits<A>::max)())
+      for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
       const P weight = multiply(exp2(subtract(load<P>(weights + j), shift)), factor);
       store(weights + j, weight);

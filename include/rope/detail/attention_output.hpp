@@ -2,9 +2,10 @@
 #ifndef ROPE_DETAIL_ATTENTION_OUTPUT_HPP
 #define ROPE_DETAIL_ATTENTION_OUTPUT_HPP
 
-#include <algorithm>  // std::fill
+#include <algorithm>  // std::fill, std::max, std::min
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include <rope/config.hpp>
 #include <rope/detail/attention_rows.hpp>
@@ -19,14 +20,21 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// A sink logit in units of log2; saturated, as scores are.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+
 /// Begins the softmax of a row: with the learned sink logit of its head where there is one.
 template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
   for (Index r = 0; r < strip.count; ++r) {
-    const double logit =
-        logits.empty() ? 0 : static_cast<double>(logits[static_cast<std::size_t>(strip.head_of(r))]);
-    state.maximum[r] = static_cast<A>(logit * log2_e);
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }

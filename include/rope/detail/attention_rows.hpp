@@ -3,10 +3,12 @@
 #define ROPE_DETAIL_ATTENTION_ROWS_HPP
 
 #include <algorithm>  // std::copy
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 #include <rope/config.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/visibility.hpp>
@@ -167,6 +169,9 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+    if (std::abs(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+      for (Index d = 0; d < depth; ++d)
+        if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }
 }
 

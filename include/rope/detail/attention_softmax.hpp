@@ -14,6 +14,7 @@
 #include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
+#include <rope/detail/infinities.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/packet_math.hpp>
 #include <rope/detail/visibility.hpp>
@@ -24,6 +25,9 @@
 /// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
 /// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
 /// -ffast-math.
+///
+/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
+/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -116,9 +120,11 @@ class tile_softmax {
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
       const tile_range whole = packets_of(r);
-      P largest = load<P>(row + whole.first);
-      for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
-      const A found = largest_lane(largest);
+      A found = largest_of(row, whole);
+      if (!all_finite(&found, 1)) {
+        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
+        found = largest_of(row, whole);
+      }
       maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
@@ -195,6 +201,12 @@ class tile_softmax {
     return true;
   }
 
+  static A largest_of(const A* row, tile_range whole) {
+    P largest = load<P>(row + whole.first);
+    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+    return largest_lane(largest);
+  }
+
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = met_[r].range, whole = packets_of(r);
@@ -238,19 +250,6 @@ class tile_softmax {
   A shrink_[std::size_t(padded_rows)];
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
-
-/// Whether no number of x[0 .. count) is an infinity or NaN, by its bits: comparisons do not survive
-/// -ffast-math.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

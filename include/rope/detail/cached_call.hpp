@@ -124,7 +124,7 @@ class cached_call {
     Index largest = 0;
     for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
     check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
-    check_magnitudes<arithmetic<T>>("attention", options_);
+    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);

@@ -27,8 +27,8 @@ EIGEN_ALWAYS_INLINE P as_computed(P x) {
   return x;
 }
 
-/// 2^x for an x in [2^lowest, 2^127) (double: 2^1023), taken apart: n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is no normal number. What x - n is not a number for, n is neither.
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
 template <class P>
 struct power_of_two {
   P n, power;

@@ -128,10 +128,14 @@ class visibility {
       if (key_position <= start) return s.first_key;
       return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
     };
-    const Index after = options_.causal ? index_of(advance(position, 1)) : end;
+    // The first key that is at least so many positions behind the query.
+    const auto index_behind = [&](std::int64_t steps) {
+      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+    };
+    const Index after = options_.causal ? index_behind(1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
     const Index first = index_of(retreat(position, options_.window - 1));
-    const Index last = options_.causal ? after : index_of(advance(position, options_.window));
+    const Index last = options_.causal ? after : index_behind(options_.window);
     return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
   }
 
@@ -212,7 +216,8 @@ class visibility {
     const auto list = options_.key_positions;
     for (std::size_t j = 1; j < list.size(); ++j)
       if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
-          static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1)
+          (list[j] < list[j - 1] ||
+           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
         return false;
     return true;
   }
