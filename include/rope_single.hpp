@@ -2445,15 +2445,58 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+
+ protected:
+  scratch_piece() : next_(first()) { first() = this; }
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+
+ private:
+  virtual void release() = 0;
+
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+
+  scratch_piece* next_;
+};
+
+template <class T>
+class scratch_memory final : scratch_piece {
+ public:
+  T* at_least(std::size_t count) {
+    if (memory_.size() < count) memory_ = storage<T>(count);
+    return memory_.data();
+  }
+
+ private:
+  void release() override { storage<T>().swap(memory_); }
+
+  storage<T> memory_;
+};
+
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread.
+/// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
 template <class User, class T>
 T* workspace(Index count) {
-  thread_local storage<T> memory;
-  if (memory.size() < static_cast<std::size_t>(count)) memory = storage<T>(static_cast<std::size_t>(count));
-  return memory.data();
+  thread_local scratch_memory<T> memory;
+  return memory.at_least(static_cast<std::size_t>(count));
 }
 
 }  // namespace detail
@@ -6437,7 +6480,7 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 ///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
 ///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
-///            is kept: no allocation once a call of the same size has been made
+///            is kept until release_scratch(): no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -7781,7 +7824,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
 ///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys
+///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class Threads = this_thread>
@@ -7807,7 +7850,8 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 ///            is outside the table; nothing is written then
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
-/// Cost:      as above, one pass over q and k, and one over d_q and d_k
+/// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
+///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (scratch.hpp)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class S, class Threads = this_thread>
 void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
@@ -14936,7 +14980,8 @@ inline namespace ROPE_ABI {
 ///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
 ///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
-///            fewer; nothing else is allocated once a call of the same size has been made on the thread
+///            fewer; nothing else is allocated once a call of the same size has been made on the thread,
+///            which keeps the heads of a call as scratch (scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -15342,7 +15387,8 @@ class block_gradient {
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads.
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+///            (scratch.hpp).
 ///            Every step runs on all threads
 /// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
@@ -16229,6 +16275,56 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
 }  // namespace rope
 
 #endif  // ROPE_ROTATE_HEADS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_SCRATCH_HPP
+#define ROPE_SCRATCH_HPP
+
+
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels less than 2 MB in
+/// float.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them:
+///
+///     std::latch all(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([&] { rope::release_scratch(); all.arrive_and_wait(); });
+///     all.arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_SCRATCH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TEMPERATURE_HPP
 #define ROPE_TEMPERATURE_HPP

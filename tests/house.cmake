@@ -11,7 +11,7 @@ endfunction()
 set(levels
   "version"
   "config"
-  "cache_policy dropout layout owned_array parallel position_maps"
+  "cache_policy dropout layout owned_array parallel position_maps scratch"
   "frequencies grid_positions multimodal_positions phase positions token_order view"
   "permute scaling table temperature"
   "attention_options axes fourier given_table model_rope rotate scaling_variants"

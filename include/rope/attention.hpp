@@ -109,7 +109,7 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 ///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
 ///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
-///            is kept: no allocation once a call of the same size has been made
+///            is kept until release_scratch(): no allocation once a call of the same size has been made
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)

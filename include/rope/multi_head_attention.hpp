@@ -54,7 +54,8 @@ inline namespace ROPE_ABI {
 ///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
 ///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
-///            fewer; nothing else is allocated once a call of the same size has been made on the thread
+///            fewer; nothing else is allocated once a call of the same size has been made on the thread,
+///            which keeps the heads of a call as scratch (scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>

@@ -211,7 +211,8 @@ class block_gradient {
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads.
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+///            (scratch.hpp).
 ///            Every step runs on all threads
 /// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>

@@ -43,6 +43,7 @@
 #include <rope/rotate_heads.hpp>
 #include <rope/scaling.hpp>
 #include <rope/scaling_variants.hpp>
+#include <rope/scratch.hpp>
 #include <rope/table.hpp>
 #include <rope/temperature.hpp>
 #include <rope/token_order.hpp>

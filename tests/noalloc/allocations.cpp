@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "allocations.hpp"
 
+#include <malloc.h>  // malloc_usable_size
+
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -12,44 +14,48 @@ extern "C" void* __libc_malloc(std::size_t);
 extern "C" void* __libc_calloc(std::size_t, std::size_t);
 extern "C" void* __libc_realloc(void*, std::size_t);
 extern "C" void* __libc_memalign(std::size_t, std::size_t);
+extern "C" void __libc_free(void*);
 // NOLINTEND(bugprone-reserved-identifier)
 
 namespace {
-std::atomic<long> count{0};
+std::atomic<long> count{0}, held{0};
+
+void* counted(void* memory) {
+  ++count;
+  if (memory != nullptr) held += static_cast<long>(malloc_usable_size(memory));
+  return memory;
 }
+}  // namespace
 
 long testing::allocations() { return count.load(); }
+long testing::held_bytes() { return held.load(); }
 
 extern "C" {
 
-void* malloc(std::size_t size) {
-  ++count;
-  return __libc_malloc(size);
-}
+void* malloc(std::size_t size) { return counted(__libc_malloc(size)); }
 
-void* calloc(std::size_t items, std::size_t size) {
-  ++count;
-  return __libc_calloc(items, size);
-}
+void* calloc(std::size_t items, std::size_t size) { return counted(__libc_calloc(items, size)); }
 
 void* realloc(void* data, std::size_t size) {
-  ++count;
-  return __libc_realloc(data, size);
+  const long before = data == nullptr ? 0 : static_cast<long>(malloc_usable_size(data));
+  void* memory = __libc_realloc(data, size);
+  if (memory != nullptr || size == 0) held -= before;
+  return counted(memory);
 }
 
-void* memalign(std::size_t alignment, std::size_t size) {
-  ++count;
-  return __libc_memalign(alignment, size);
+void free(void* data) {
+  if (data != nullptr) held -= static_cast<long>(malloc_usable_size(data));
+  __libc_free(data);
 }
+
+void* memalign(std::size_t alignment, std::size_t size) { return counted(__libc_memalign(alignment, size)); }
 
 void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  ++count;
-  return __libc_memalign(alignment, size);
+  return counted(__libc_memalign(alignment, size));
 }
 
 int posix_memalign(void** data, std::size_t alignment, std::size_t size) {
-  ++count;
-  *data = __libc_memalign(alignment, size);
+  *data = counted(__libc_memalign(alignment, size));
   return *data ? 0 : ENOMEM;
 }
 }

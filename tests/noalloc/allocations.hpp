@@ -8,7 +8,10 @@ namespace testing {
 /// and memalign, and so every operator new. The counter itself allocates nothing.
 long allocations();
 
-/// How many of them `call` makes.
+/// Bytes of heap memory that this process holds at present.
+long held_bytes();
+
+/// How many allocations `call` makes.
 template <class Call>
 long allocations_in(Call call) {
   const long before = allocations();

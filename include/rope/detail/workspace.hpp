@@ -13,15 +13,58 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+  }
+
+ protected:
+  scratch_piece() : next_(first()) { first() = this; }
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+
+ private:
+  virtual void release() = 0;
+
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+
+  scratch_piece* next_;
+};
+
+template <class T>
+class scratch_memory final : scratch_piece {
+ public:
+  T* at_least(std::size_t count) {
+    if (memory_.size() < count) memory_ = storage<T>(count);
+    return memory_.data();
+  }
+
+ private:
+  void release() override { storage<T>().swap(memory_); }
+
+  storage<T> memory_;
+};
+
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread.
+/// thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that keeps two users of the same T apart
 template <class User, class T>
 T* workspace(Index count) {
-  thread_local storage<T> memory;
-  if (memory.size() < static_cast<std::size_t>(count)) memory = storage<T>(static_cast<std::size_t>(count));
-  return memory.data();
+  thread_local scratch_memory<T> memory;
+  return memory.at_least(static_cast<std::size_t>(count));
 }
 
 }  // namespace detail

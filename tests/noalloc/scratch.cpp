@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rope.hpp>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "allocations.hpp"
+#include "support/catch.hpp"
+
+using testing::allocations_in;
+using testing::held_bytes;
+
+namespace {
+
+constexpr rope::Index tokens = 300, heads = 4, kv_heads = 2, head_dim = 64;
+
+/// Calls of everything that keeps scratch of whole inputs.
+template <class T>
+struct calls {
+  static std::vector<T> numbers(rope::Index count) {
+    return std::vector<T>(static_cast<std::size_t>(count), T(1));
+  }
+
+  std::vector<T> q = numbers(tokens * heads * head_dim), out = q, d_out = q, d_q = q,
+                 k = numbers(tokens * kv_heads * head_dim), v = k, d_k = k, d_v = k;
+  rope::frequency_table<float> table{rope::frequencies(head_dim), tokens};
+  rope::kv_cache<T> cache{1, tokens, kv_heads, head_dim};
+
+  static rope::head_view<T> many(std::vector<T>& x) {
+    return rope::bshd(x.data(), 1, tokens, heads, head_dim);
+  }
+  static rope::head_view<T> few(std::vector<T>& x) {
+    return rope::bshd(x.data(), 1, tokens, kv_heads, head_dim);
+  }
+
+  void backward() {
+    rope::attention_gradient<rope::half_split>(many(q), few(k), few(v), many(out), many(d_out), many(d_q),
+                                               few(d_k), few(d_v), table);
+  }
+  void all() {
+    rope::attention<rope::half_split>(many(q), few(k), few(v), many(out), table);
+    cache.clear();
+    cache.template append<rope::half_split>(few(k), few(v), table);
+    rope::attention<rope::half_split>(many(q), cache, many(out), table);
+    rope::attention<rope::half_split>(many(q).token_range(tokens - 1, 1), cache,
+                                      many(out).token_range(tokens - 1, 1), table);
+    backward();
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and calls go on as before", "",
+                   float, double, Eigen::half, Eigen::bfloat16) {
+  calls<TestType> made;
+  made.all();  // what the C++ library notes of a thread's objects stays
+  rope::release_scratch();
+  const long before = held_bytes();
+  made.all();
+  const auto d_k = made.d_k, out = made.out;
+  const long copies = static_cast<long>(sizeof(TestType) * (d_k.size() + out.size()));  // those two vectors
+  const long kept = held_bytes() - before - copies;
+  rope::release_scratch();
+  const long left = held_bytes() - before - copies;
+  // The rotated copies of q and k are as large as q and k.
+  CHECK(kept > static_cast<long>(sizeof(TestType) * (made.q.size() + made.k.size())));
+  CHECK(left >= 0);
+  CHECK(left < 64);  // what malloc rounds two vectors up by
+
+  std::fill(made.d_k.begin(), made.d_k.end(), TestType(7));
+  std::fill(made.out.begin(), made.out.end(), TestType(7));
+  made.all();
+  CHECK(made.d_k == d_k);
+  CHECK(made.out == out);
+  CHECK(allocations_in([&] { made.all(); }) == 0);
+}
+
+TEST_CASE("the scratch of attention_gradient with a layout is what its description says") {
+  calls<float> made;
+  const auto plain = [&] {
+    rope::attention_gradient(made.many(made.q), made.few(made.k), made.few(made.v), made.many(made.out),
+                             made.many(made.d_out), made.many(made.d_q), made.few(made.d_k),
+                             made.few(made.d_v));
+  };
+  rope::release_scratch();
+  plain();
+  const long without = held_bytes();
+  made.backward();
+  const long with = held_bytes();
+  const auto copies = static_cast<long>(sizeof(float) * (made.q.size() + made.k.size()));
+  CHECK(with - without >= copies);
+  CHECK(with - without < copies + 4096);
+}
+
+TEST_CASE("a thread releases its own scratch and no other's") {
+  calls<float> here, there;
+  rope::release_scratch();
+  here.all();
+  long kept = 0, after_release = 0, mine = held_bytes();
+  std::thread other([&] {
+    there.all();
+    rope::release_scratch();
+    const long start = held_bytes();
+    there.all();
+    kept = held_bytes() - start;
+    rope::release_scratch();
+    after_release = held_bytes() - start;
+    there.all();  // given back when the thread ends
+  });
+  other.join();
+  CHECK(kept > 0);
+  CHECK(after_release == 0);
+  CHECK(held_bytes() - mine < 4096);  // what the C library keeps of a thread
+  CHECK(allocations_in([&] { here.all(); }) == 0);
+}
