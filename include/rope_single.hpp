@@ -764,8 +764,12 @@ score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Ind
 ///
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
 /// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] where counts are given. Explicit positions replace the rule; they need not be in order, as
-/// in a ring buffer. attention<Layout> rotates by the same positions.
+/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
+/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
+/// rotation) and are not listed: its padding would have shifted it against its keys.
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
@@ -798,6 +802,10 @@ struct attention_options {
   std::span<const std::int64_t> query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
   std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1, the rest of the row is padding that sees
+  /// nothing: zeros, `no_keys` for a log-sum-exp, gradients of zero. Needs key_counts where positions matter
+  /// and are not listed.
+  std::span<const std::int64_t> query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
   std::span<const std::int64_t> key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
@@ -811,7 +819,7 @@ struct attention_options {
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing.
+  /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
 
   /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
@@ -858,6 +866,38 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
+inline void check_counts_of_rows(const char* function, const char* name,
+                                 std::span<const std::int64_t> counts, Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch, batch);
+  for (const std::int64_t count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+}
+
+/// Counts say where queries are among keys, or positions do, or it does not matter.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_counts need key_counts, or query_positions: the last query of a row is "
+                       "aligned with its last key, got ",
+                       options.query_counts.size(), " counts of queries and none of keys"));
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
+    const std::int64_t keys = options.key_counts[b],
+                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
+    if (keys > 0 && queries > keys)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row ", b, " has ", queries, " queries and ", keys,
+                         " keys, so its first query would be at position ", keys - queries,
+                         "; give query_counts, or query_positions"));
+  }
+}
+
 /// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
 /// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
 template <class A>
@@ -879,7 +919,7 @@ void check_magnitudes(const char* function, const attention_options& options, In
 
 /// Every number in the options that is out of its range, and every list and view that does not fit the call.
 inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape) {
+                          const attention_shape& shape, bool rotates = false) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     ROPE_THROW(std::invalid_argument,
                message(function, ": scale must be finite and softcap finite and not negative, got ",
@@ -902,29 +942,27 @@ inline void check_options(const char* function, const attention_options& options
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
                  shape.batch * shape.keys);
-  require_length(function, "key_counts", options.key_counts.size(), shape.batch, shape.batch);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  for (const std::int64_t count : options.key_counts)
-    if (count < 0 || count > shape.keys)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": key_counts must be in [0, ", shape.keys, "], got ", count));
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
 
   if (options.query_offsets.empty()) {
+    check_alignment(function, options, shape, rotates);
     if (!options.key_offsets.empty())
       ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  if (shape.batch > 1 || !options.key_counts.empty() || !options.query_positions.empty() ||
-      !options.key_positions.empty())
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function,
-                ": query_offsets are for a batch of 1 without positions and key_counts, got a batch of ",
-                shape.batch));
+  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
+      !options.query_positions.empty() || !options.key_positions.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
+                       "got a batch of ",
+                       shape.batch));
   if (key_offsets.size() != options.query_offsets.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": query_offsets and key_offsets must have the same length, got ",
@@ -4293,11 +4331,15 @@ class visibility {
     return range;
   }
 
+  /// Whether query i is behind the count of row b.
+  bool is_padding(Index b, Index i) const { return i >= query_count(b); }
+
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
   bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
 
   /// The keys that the ranges admit for query i of row b.
   key_set keys_of(Index b, Index i) const {
+    if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
     if (!in_order_) return {s.first_key, end, end, end};
@@ -4358,6 +4400,11 @@ class visibility {
   static bool hides(float bias) { return bias < -1e30f; }
 
  private:
+  Index query_count(Index b) const {
+    return options_.query_counts.empty()
+               ? shape_.queries
+               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
+  }
   Index key_count(Index b) const {
     return options_.key_counts.empty() ? shape_.keys
                                        : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
@@ -4370,7 +4417,7 @@ class visibility {
   };
 
   segment segment_of(Index b, Index i) const {
-    if (options_.query_offsets.empty()) return {0, shape_.queries, 0, key_count(b)};
+    if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto queries = options_.query_offsets, keys = key_offsets();
     const auto s =
         static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
@@ -5322,8 +5369,9 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   if (report.empty()) return;
   const attention_shape& shape = rules.shape();
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) ? attention_options::no_keys
-                       : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
 }
 
 }  // namespace detail
@@ -6397,7 +6445,7 @@ namespace detail {
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
-                             const attention_options& options) {
+                             const attention_options& options, bool rotates = false) {
   check_view("attention", q);
   check_view("attention", k);
   check_view("attention", v);
@@ -6417,7 +6465,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
          q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  check_options("attention", options, shape);
+  check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
@@ -6519,7 +6567,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_memory("attention", q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
   detail::attend(
@@ -6915,6 +6963,7 @@ struct attention_gradient_rows {
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
+      if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
       const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
       d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
                                     static_cast<double>(m.factors[row]) *
@@ -7713,7 +7762,7 @@ namespace detail {
 
 template <class T>
 void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options) {
+                              const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
                                          head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
@@ -7742,7 +7791,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim});
+  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
@@ -7875,7 +7924,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
   detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
-  detail::check_attention_gradient(tape, options, by_options);
+  detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
   const auto rotated = detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table,
                                                         key_table, rule, threads);
@@ -8072,7 +8121,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
 /// The checked call of attention that the weights are those of.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, std::size_t size) {
+                           const attention_options& options, std::size_t size, bool rotates = false) {
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
@@ -8086,7 +8135,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
                        ", got ", size));
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, v, out, options);
+  return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
 
 }  // namespace detail
@@ -8134,7 +8183,7 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   static_assert(pair_layout<Layout>,
                 "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
                 "attention_weights<half_split>(...)");
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), table,
                                   rules);
   detail::write_weights(
@@ -8562,8 +8611,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
                message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
-                                                "], got ", counts[b]));
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.
@@ -8797,9 +8846,7 @@ struct lost_tokens {
   Index behind, removed;
 
   /// How many of them were among the newest `newest` tokens of the row.
-  Index among(Index newest) const {
-    return (std::max)(Index{0}, (std::min)(newest - behind, removed));
-  }
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
@@ -9865,8 +9912,8 @@ inline constexpr bool is_cache<kv_cache<C>> = true;
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-      !options.query_offsets.empty() || !options.key_offsets.empty())
+  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+      !options.key_counts.empty() || !options.query_offsets.empty() || !options.key_offsets.empty())
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": a cache has its own positions, counts and rows, the options must not list "
@@ -10266,8 +10313,8 @@ inline namespace ROPE_ABI {
 ///                 .key_stride = 1}
 /// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: those of the last append, less what a row has lost of it
-///                since. Where rows took and lost the same in several appends, there may also be fewer or more
-///                queries than that append had tokens
+///                since. Where rows took and lost the same in several appends, there may also be fewer or
+///                more queries than that append had tokens
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
@@ -14997,7 +15044,7 @@ class multi_head_attention {
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
     attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
-    numbers.query_positions = numbers.key_positions = numbers.key_counts = {};
+    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
@@ -15040,8 +15087,7 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
   ///                any number of tokens, chunk by chunk
-  /// \param counts  a list of any integers, [batch] or empty: row b has counts[b] new tokens; the rest attends
-  ///                to nothing
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
   template <class Cache, parallel_executor Threads = this_thread>
@@ -17141,7 +17187,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   const detail::attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   detail::check_view("attention", q);
   detail::check_view("attention", k);
-  detail::check_options("attention", options, shape);
+  detail::check_options("attention", options, shape, true);
   const auto rotated = detail::rotated_operands<Layout, T>("attention", queries, keys, tables.queries(),
                                                            tables.keys(), detail::visibility(options, shape));
   attention(rotated.q, rotated.k, v, out, options);

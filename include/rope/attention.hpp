@@ -26,7 +26,7 @@ namespace detail {
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
-                             const attention_options& options) {
+                             const attention_options& options, bool rotates = false) {
   check_view("attention", q);
   check_view("attention", k);
   check_view("attention", v);
@@ -46,7 +46,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
          q.heads, k.heads);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  check_options("attention", options, shape);
+  check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
@@ -148,7 +148,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
-  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_memory("attention", q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
   detail::attend(

@@ -39,7 +39,7 @@ namespace detail {
 
 template <class T>
 void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options) {
+                              const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
                                          head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
@@ -68,7 +68,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim});
+  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
@@ -201,7 +201,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
   detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
-  detail::check_attention_gradient(tape, options, by_options);
+  detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
   const auto rotated = detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table,
                                                         key_table, rule, threads);

@@ -63,8 +63,12 @@ score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Ind
 ///
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
 /// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] where counts are given. Explicit positions replace the rule; they need not be in order, as
-/// in a ring buffer. attention<Layout> rotates by the same positions.
+/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
+/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
+/// rotation) and are not listed: its padding would have shifted it against its keys.
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
@@ -97,6 +101,10 @@ struct attention_options {
   std::span<const std::int64_t> query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
   std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1, the rest of the row is padding that sees
+  /// nothing: zeros, `no_keys` for a log-sum-exp, gradients of zero. Needs key_counts where positions matter
+  /// and are not listed.
+  std::span<const std::int64_t> query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
   std::span<const std::int64_t> key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
@@ -110,7 +118,7 @@ struct attention_options {
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing.
+  /// included; `no_keys` where a query sees nothing, and for padding.
   std::span<double> log_sum_exp = {};
 
   /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
@@ -157,6 +165,38 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
+inline void check_counts_of_rows(const char* function, const char* name,
+                                 std::span<const std::int64_t> counts, Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch, batch);
+  for (const std::int64_t count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+}
+
+/// Counts say where queries are among keys, or positions do, or it does not matter.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_counts need key_counts, or query_positions: the last query of a row is "
+                       "aligned with its last key, got ",
+                       options.query_counts.size(), " counts of queries and none of keys"));
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
+    const std::int64_t keys = options.key_counts[b],
+                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
+    if (keys > 0 && queries > keys)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row ", b, " has ", queries, " queries and ", keys,
+                         " keys, so its first query would be at position ", keys - queries,
+                         "; give query_counts, or query_positions"));
+  }
+}
+
 /// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
 /// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
 template <class A>
@@ -178,7 +218,7 @@ void check_magnitudes(const char* function, const attention_options& options, In
 
 /// Every number in the options that is out of its range, and every list and view that does not fit the call.
 inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape) {
+                          const attention_shape& shape, bool rotates = false) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     ROPE_THROW(std::invalid_argument,
                message(function, ": scale must be finite and softcap finite and not negative, got ",
@@ -201,29 +241,27 @@ inline void check_options(const char* function, const attention_options& options
                  shape.batch * shape.queries);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys,
                  shape.batch * shape.keys);
-  require_length(function, "key_counts", options.key_counts.size(), shape.batch, shape.batch);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
   const Index sums = shape.batch * shape.queries * shape.heads;
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  for (const std::int64_t count : options.key_counts)
-    if (count < 0 || count > shape.keys)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": key_counts must be in [0, ", shape.keys, "], got ", count));
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
 
   if (options.query_offsets.empty()) {
+    check_alignment(function, options, shape, rotates);
     if (!options.key_offsets.empty())
       ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  if (shape.batch > 1 || !options.key_counts.empty() || !options.query_positions.empty() ||
-      !options.key_positions.empty())
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function,
-                ": query_offsets are for a batch of 1 without positions and key_counts, got a batch of ",
-                shape.batch));
+  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
+      !options.query_positions.empty() || !options.key_positions.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
+                       "got a batch of ",
+                       shape.batch));
   if (key_offsets.size() != options.query_offsets.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": query_offsets and key_offsets must have the same length, got ",

@@ -107,7 +107,7 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
 /// The checked call of attention that the weights are those of.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
-                           const attention_options& options, std::size_t size) {
+                           const attention_options& options, std::size_t size, bool rotates = false) {
   check_view("attention_weights", q);
   check_view("attention_weights", k);
   check_memory("attention_weights", q, k);
@@ -121,7 +121,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
                        ", got ", size));
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, T>(q, k, v, out, options);
+  return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
 
 }  // namespace detail
@@ -169,7 +169,7 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   static_assert(pair_layout<Layout>,
                 "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
                 "attention_weights<half_split>(...)");
-  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), table,
                                   rules);
   detail::write_weights(

@@ -40,8 +40,8 @@ inline namespace ROPE_ABI {
 ///                 .key_stride = 1}
 /// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: those of the last append, less what a row has lost of it
-///                since. Where rows took and lost the same in several appends, there may also be fewer or more
-///                queries than that append had tokens
+///                since. Where rows took and lost the same in several appends, there may also be fewer or
+///                more queries than that append had tokens
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out

@@ -71,7 +71,7 @@ class multi_head_attention {
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
     attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
-    numbers.query_positions = numbers.key_positions = numbers.key_counts = {};
+    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
@@ -114,8 +114,7 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
   ///                any number of tokens, chunk by chunk
-  /// \param counts  a list of any integers, [batch] or empty: row b has counts[b] new tokens; the rest attends
-  ///                to nothing
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
   template <class Cache, parallel_executor Threads = this_thread>

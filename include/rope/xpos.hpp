@@ -225,7 +225,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   const detail::attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   detail::check_view("attention", q);
   detail::check_view("attention", k);
-  detail::check_options("attention", options, shape);
+  detail::check_options("attention", options, shape, true);
   const auto rotated = detail::rotated_operands<Layout, T>("attention", queries, keys, tables.queries(),
                                                            tables.keys(), detail::visibility(options, shape));
   attention(rotated.q, rotated.k, v, out, options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A call without counts asks for the tokens of the last append, as far as each row took and kept them, whatever
-// else happened to the cache; where rows have gone apart so that nobody can know which tokens are meant, it is
-// refused.
+// A call without counts asks for the tokens of the last append, as far as each row took and kept them,
+// whatever else happened to the cache; where rows have gone apart so that nobody can know which tokens are
+// meant, it is refused.
 #include <rope/multi_head_attention.hpp>
 
 #include <algorithm>
@@ -235,9 +235,8 @@ TEST_CASE("a call without counts means the tokens that the rows took last, or is
     const key_storage storage = seed % 2 == 0 ? key_storage::raw : key_storage::rotated;
     const auto batch = static_cast<Index>(1 + seed % 3);
     check_decoder(seed, kv_cache<float>(batch, capacity, 2, 8, 5, storage), answered, refused);
-    check_decoder(seed + 1000,
-                  ring_cache<float>(batch, {.window = window, .chunk = 12}, 2, 8, 5, storage), answered,
-                  refused);
+    check_decoder(seed + 1000, ring_cache<float>(batch, {.window = window, .chunk = 12}, 2, 8, 5, storage),
+                  answered, refused);
   }
   // Both happen, so that neither of the two is the whole test.
   CHECK(answered > 1000);
@@ -259,7 +258,8 @@ TEST_CASE("cached attention needs no counts after padded chunks") {
   for (const std::size_t first : {std::size_t(0), std::size_t(4)}) {
     rows added(2);
     for (std::size_t b = 0; b < 2; ++b)
-      for (std::size_t i = first; i < (std::min)(first + 4, all[b].size()); ++i) added[b].push_back(all[b][i]);
+      for (std::size_t i = first; i < (std::min)(first + 4, all[b].size()); ++i)
+        added[b].push_back(all[b][i]);
     step<float> now(m, added);
     cache.append<half_split>(now.keys(), now.values(), table, now.counts);
     attention<half_split>(now.queries(), cache, now.output(), table);
@@ -297,14 +297,16 @@ TEST_CASE("a block leaves its counts with the cache") {
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { (void)cache.query_counts(queries); },
         "rope::attention: rows took or lost tokens on their own, give counts; without them q.tokens must be "
-        "4, what was appended since, got " + std::to_string(queries)));
+        "4, what was appended since, got " +
+            std::to_string(queries)));
   };
   refused(1);
   refused(5);
   block.forward(x.topRows(2), cache, out.topRows(2), table);
   CHECK(cache.query_counts(1).empty());
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { (void)cache.query_counts(4); }, "without them q.tokens must be at most 1, what was appended since"));
+      [&] { (void)cache.query_counts(4); },
+      "without them q.tokens must be at most 1, what was appended since"));
   cache.clear();
   CHECK(cache.query_counts(9).empty());
 }

@@ -65,9 +65,8 @@ void check_ring(std::uint64_t seed) {
   ring_cache<float> cache(static_cast<Index>(batch), policy, 2, 8, 5,
                           raw ? key_storage::raw : key_storage::rotated);
   CAPTURE(seed, testing::name_of<Layout>, policy.sinks, policy.window, policy.chunk, raw, relative, batch);
-  const double bound =
-      reference::decoder_bound<float, float>(m, static_cast<std::size_t>(policy.sinks + policy.window), 0,
-                                             !raw);
+  const double bound = reference::decoder_bound<float, float>(
+      m, static_cast<std::size_t>(policy.sinks + policy.window), 0, !raw);
   rows all(batch);
   std::vector<slots> held(batch, slots(policy));
 
@@ -98,9 +97,7 @@ void check_ring(std::uint64_t seed) {
     }
     step<float> now(m, asking);
     CAPTURE(now.counts, cache.next_positions()[0]);
-    const auto call = [&] {
-      attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts);
-    };
+    const auto call = [&] { attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts); };
     if (!answered) {
       CHECK(testing::throws_saying<std::invalid_argument>(call, "queries at a time"));
       return;
@@ -169,8 +166,9 @@ TEST_CASE("queries that begin among the sinks do not see the keys that wrote ove
   std::fill(out.begin(), out.end(), -77.0f);
   // Token 8 is where token 4 was, which its own query, and those of 5 to 7, would see.
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { attend(7); }, "rope::attention: keys that the query at 4, one of 7, sees were overwritten, the "
-                          "cache takes at most chunk = 1 queries at a time"));
+      [&] { attend(7); },
+      "rope::attention: keys that the query at 4, one of 7, sees were overwritten, the "
+      "cache takes at most chunk = 1 queries at a time"));
   CHECK(out == std::vector<float>(out.size(), -77.0f));
   CHECK_FALSE(cache.holds_window(0, 4));
   CHECK_FALSE(cache.holds_window(0, 7));

@@ -93,9 +93,8 @@ TEST_CASE("a count that is no number of tokens is refused with its value") {
   const channels of;
   kv_cache<float> cache(batch, 20, heads, dim);
   const auto refused = [&](const auto& counts, const char* got) {
-    CHECK(testing::throws_saying<std::invalid_argument>(
-        [&] { cache.append(of.view(), of.view(), counts); },
-        "rope::kv_cache::append: counts must be ", got));
+    CHECK(testing::throws_saying<std::invalid_argument>([&] { cache.append(of.view(), of.view(), counts); },
+                                                        "rope::kv_cache::append: counts must be ", got));
     CHECK(cache.size() == 0);
   };
   refused(std::vector<int>{1, -1, 2}, "in [0, tokens] = [0, 4], got -1");

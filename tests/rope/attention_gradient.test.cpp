@@ -81,6 +81,8 @@ std::vector<call> calls(std::mt19937& generator, bool small) {
       {.sink_logits = random_floats(generator, 2)});
   add("dropout", {2, few, many, 2, 1, 4, 4}, {.dropout = 0.4, .seed = 77});
   add("key counts", {2, few, many, 2, 1, 4, 4}, {.key_counts = {many, few}});
+  add("padded rows", {2, many, many, 2, 1, 4, 4},
+      {.sink_logits = {0.3f, -1}, .query_counts = {few, many - 1}, .key_counts = {many - 2, many}});
   add("segments", {1, many, many, 2, 1, 4, 4}, {.offsets = {0, 1, 1, few, many}});
   full_rule masked = {.basic = {.causal = false}};
   for (long n = 0; n < few * many; ++n) masked.mask.push_back(generator() % 3 != 0 && n / many != 1 ? 1 : 0);
@@ -364,11 +366,12 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
       rope::frequencies::custom(rope::frequencies(rotary_dim).inv_freq(), 1.25), -40, 80);
   const rope::frequency_table<S> other(rope::frequencies(rotary_dim), -40, 80);
   full_rule rule = {.basic = {.causal = false}};
-  rule.key_counts = {keys, 25};
+  const long shorter = std::max(queries, 25L);
+  rule.key_counts = {keys, shorter};
   const auto check = [&](const auto& query_table, const auto& key_table, auto gradient) {
     inputs turned = in;
     auto q = stored<T>(in.x.q), k = stored<T>(in.x.k);
-    const std::vector<std::int64_t> starts = {keys - queries, 25 - queries};
+    const std::vector<std::int64_t> starts = {keys - queries, shorter - queries};
     rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts{starts});
     rope::rotate<half_split>(view(k, in.x.k), key_table);
     turned.x.q = attention_call::loaded(q, in.x.q);
@@ -409,8 +412,9 @@ TEST_CASE("rows that nobody sees keep their contents to themselves") {
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   const inputs clean = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
   full_rule rule = {.sink_logits = {0.5f, -1}, .key_counts = {37}};
+  for (long i = 0; i < 40; ++i) rule.query_positions.push_back(i - 3);
   inputs dirty = clean;
-  // With 37 keys for 40 queries, queries 0 .. 2 are blind.
+  // Queries 0 .. 2 are blind.
   for (long d = 0; d < 6; ++d) {
     for (long h = 0; h < 2; ++h)
       for (long i = 0; i < 3; ++i) dirty.x.q(0, i, h, d) = nan;

@@ -44,6 +44,7 @@ TEST_CASE("lists of the wrong length are refused with the right one") {
   std::vector<double> sums(24);
   CHECK(refused({.query_positions = some(5)}, "query_positions must be empty or have length 3 or 6, got 5"));
   CHECK(refused({.key_positions = some(3)}, "key_positions must be empty or have length 5 or 10, got 3"));
+  CHECK(refused({.query_counts = some(3)}, "query_counts must be empty or have length 2"));
   CHECK(refused({.key_counts = some(3)}, "key_counts must be empty or have length 2"));
   CHECK(refused({.sink_logits = std::span(logits).first(3)}, "sink_logits must be empty or have length 4"));
   CHECK(refused({.sink_logits = endless}, "sink_logits must be finite"));
@@ -59,6 +60,8 @@ TEST_CASE("lists of the wrong length are refused with the right one") {
                                             {.query_positions = some(3), .key_positions = some(5)}, shape));
 
   const std::vector<std::int64_t> too_many = {5, 6}, negative = {-1, 0};
+  CHECK(refused({.query_counts = too_many}, "query_counts must be in [0, 3], got 5"));
+  CHECK(refused({.query_counts = negative}, "query_counts must be in [0, 3], got -1"));
   CHECK(refused({.key_counts = too_many}, "key_counts must be in [0, 5], got 6"));
   CHECK(refused({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
 }

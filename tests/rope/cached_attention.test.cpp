@@ -395,6 +395,7 @@ TEST_CASE("options that a cache decides are refused") {
   const char* positions = "a cache has its own positions, counts and rows, the options must not list any";
   refused(positions, cache, [&](auto& o) { o.query_positions = {list.data(), 1}; });
   refused(positions, cache, [&](auto& o) { o.key_positions = list; });
+  refused(positions, cache, [&](auto& o) { o.query_counts = {list.data() + 1, 1}; });
   refused(positions, cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
   refused(positions, ring, [&](auto& o) { o.query_offsets = {list.data(), 2}; });
   refused("dropout is for training, a cache is not, got 0.5", cache, [](auto& o) { o.dropout = 0.5; });

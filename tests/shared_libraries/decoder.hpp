@@ -17,7 +17,8 @@ struct caches {
   rope::ring_cache<float> ring;
 };
 
-/// A layout of the program's own, which every library compiles for itself: pair i = channels (i, 2 pairs - 1 - i).
+/// A layout of the program's own, which every library compiles for itself: pair i = channels
+/// (i, 2 pairs - 1 - i).
 struct mirrored {
   static constexpr rope::Index first(rope::Index i, rope::Index) { return i; }
   static constexpr rope::Index second(rope::Index i, rope::Index pairs) { return 2 * pairs - 1 - i; }

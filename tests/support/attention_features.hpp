@@ -31,7 +31,7 @@ using list = std::vector<std::int64_t>;
 struct setting {
   extents e;
   rope::attention_options options;
-  list query_positions, key_positions, key_counts, query_offsets, key_offsets;
+  list query_positions, key_positions, query_counts, key_counts, query_offsets, key_offsets;
   std::vector<float> sink_logits, bias;
   std::unique_ptr<bool[]> mask;
 
@@ -117,6 +117,13 @@ inline setting draw(dice& d, long longest = 300) {
     case 1:
       for (long b = 0; b < batch; ++b) s.key_counts.push_back(d.up_to(keys));
       o.key_counts = s.key_counts;
+      // Rows with fewer keys than queries have padding among their queries too.
+      for (long b = 0; b < batch; ++b)
+        s.query_counts.push_back(d.up_to(std::min(queries, s.key_counts[static_cast<std::size_t>(b)])));
+      if (d.one_in(2) || *std::min_element(s.key_counts.begin(), s.key_counts.end()) < queries)
+        o.query_counts = s.query_counts;
+      else
+        s.query_counts.clear();
       break;
     case 2:
       if (batch == 1) {
@@ -150,11 +157,12 @@ inline place place_of(const setting& s, long b, long i, long j) {
     return {0, 0, false};
   }
   const long count = s.key_counts.empty() ? s.e.keys : s.key_counts[static_cast<std::size_t>(b)];
+  const long asking = s.query_counts.empty() ? s.e.queries : s.query_counts[static_cast<std::size_t>(b)];
   const auto listed = [&](const list& of, long tokens, long t) {
     return of[static_cast<std::size_t>(static_cast<long>(of.size()) == tokens ? t : b * tokens + t)];
   };
-  return {s.query_positions.empty() ? count - s.e.queries + i : listed(s.query_positions, s.e.queries, i),
-          s.key_positions.empty() ? j : listed(s.key_positions, s.e.keys, j), j < count};
+  return {s.query_positions.empty() ? count - asking + i : listed(s.query_positions, s.e.queries, i),
+          s.key_positions.empty() ? j : listed(s.key_positions, s.e.keys, j), j < count && i < asking};
 }
 
 inline float bias_of(const setting& s, long b, long h, long i, long j) {
@@ -202,7 +210,8 @@ inline result definition(const setting& s, const operands& x) {
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
         const long kv = h / (heads / kv_heads);
-        const bool has_sink = !s.sink_logits.empty();
+        const bool padding = !s.query_counts.empty() && i >= s.query_counts[static_cast<std::size_t>(b)];
+        const bool has_sink = !s.sink_logits.empty() && !padding;
         const long double sink =
             has_sink ? static_cast<long double>(s.sink_logits[static_cast<std::size_t>(h)]) : 0;
         bool any = has_sink;

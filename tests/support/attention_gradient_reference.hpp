@@ -60,7 +60,7 @@ struct full_rule {
   std::vector<long> bias_extents = {1, 1, 1, 1};
   std::vector<char> mask = {};                                         // [queries * keys]
   std::vector<std::int64_t> query_positions = {}, key_positions = {};  // [tokens]
-  std::vector<std::int64_t> key_counts = {};                           // [batch]
+  std::vector<std::int64_t> query_counts = {}, key_counts = {};        // [batch]
   std::vector<std::int64_t> offsets = {};                              // of queries and keys
   double dropout = 0;
   std::uint64_t seed = 0;
@@ -82,7 +82,7 @@ struct full_rule {
     if (!query_positions.empty()) return static_cast<long>(query_positions[static_cast<std::size_t>(i)]);
     if (!offsets.empty()) return i - start(i);
     return i + (key_counts.empty() ? keys : static_cast<long>(key_counts[static_cast<std::size_t>(b)])) -
-           queries;
+           (query_counts.empty() ? queries : static_cast<long>(query_counts[static_cast<std::size_t>(b)]));
   }
   long double bias_at(long b, long h, long i, long j) const {
     return bias.empty() ? 0.0L : static_cast<long double>(bias[bias_index(b, h, i, j)]);
@@ -94,6 +94,7 @@ struct full_rule {
                                     in(j, e[3]));
   }
   bool sees(long b, long h, long i, long j, long queries, long keys) const {
+    if (!query_counts.empty() && i >= query_counts[static_cast<std::size_t>(b)]) return false;
     if (!key_counts.empty() && j >= key_counts[static_cast<std::size_t>(b)]) return false;
     if (!offsets.empty() && segment(i) != segment(j)) return false;
     if (!mask.empty() && mask[static_cast<std::size_t>(i * keys + j)] == 0) return false;
@@ -118,6 +119,7 @@ struct full_rule {
     }
     o.query_positions = query_positions;
     o.key_positions = key_positions;
+    o.query_counts = query_counts;
     o.key_counts = key_counts;
     o.query_offsets = offsets;
     o.dropout = dropout;

@@ -122,6 +122,7 @@ struct attention_gradient_rows {
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
+      if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
       const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
       d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
                                     static_cast<double>(m.factors[row]) *

@@ -69,8 +69,9 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
   if (report.empty()) return;
   const attention_shape& shape = rules.shape();
   report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) ? attention_options::no_keys
-                       : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : ln_2 * static_cast<double>(maximum) + std::log(static_cast<double>(sum));
 }
 
 }  // namespace detail

@@ -31,8 +31,8 @@ inline constexpr bool is_cache<kv_cache<C>> = true;
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-      !options.query_offsets.empty() || !options.key_offsets.empty())
+  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+      !options.key_counts.empty() || !options.query_offsets.empty() || !options.key_offsets.empty())
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": a cache has its own positions, counts and rows, the options must not list "

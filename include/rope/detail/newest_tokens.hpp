@@ -23,9 +23,7 @@ struct lost_tokens {
   Index behind, removed;
 
   /// How many of them were among the newest `newest` tokens of the row.
-  Index among(Index newest) const {
-    return (std::max)(Index{0}, (std::min)(newest - behind, removed));
-  }
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 

@@ -61,8 +61,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
                message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)
-      ROPE_THROW(std::invalid_argument, message(function, ": counts must be in [0, tokens] = [0, ", tokens,
-                                                "], got ", counts[b]));
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]));
 }
 
 /// How many of `tokens` new tokens row b takes: all of them where no counts are given.

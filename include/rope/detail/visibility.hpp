@@ -112,11 +112,15 @@ class visibility {
     return range;
   }
 
+  /// Whether query i is behind the count of row b.
+  bool is_padding(Index b, Index i) const { return i >= query_count(b); }
+
   /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
   bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
 
   /// The keys that the ranges admit for query i of row b.
   key_set keys_of(Index b, Index i) const {
+    if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
     if (!in_order_) return {s.first_key, end, end, end};
@@ -177,6 +181,11 @@ class visibility {
   static bool hides(float bias) { return bias < -1e30f; }
 
  private:
+  Index query_count(Index b) const {
+    return options_.query_counts.empty()
+               ? shape_.queries
+               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
+  }
   Index key_count(Index b) const {
     return options_.key_counts.empty() ? shape_.keys
                                        : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
@@ -189,7 +198,7 @@ class visibility {
   };
 
   segment segment_of(Index b, Index i) const {
-    if (options_.query_offsets.empty()) return {0, shape_.queries, 0, key_count(b)};
+    if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
     const auto queries = options_.query_offsets, keys = key_offsets();
     const auto s =
         static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
