@@ -14567,6 +14567,196 @@ struct head_norm {
 #define ROPE_DETAIL_PROJECTION_PRODUCTS_HPP
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TILE_PRODUCT_HPP
+#define ROPE_DETAIL_TILE_PRODUCT_HPP
+
+#include <algorithm>  // std::min, std::copy_n, std::fill_n
+#include <cstddef>
+#include <numeric>    // std::lcm
+#include <type_traits>
+
+
+/// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
+/// packed operands from an allocator, and under a name, that translation units of other instruction sets
+/// share, and then finds them packed or aligned for another one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
+template <class A>
+struct operand {
+  const A* data;
+  Index row_stride, col_stride;
+
+  /// The operand from that element on.
+  operand from(Index r, Index c) const {
+    return {data + r * row_stride + c * col_stride, row_stride, col_stride};
+  }
+};
+
+/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
+/// panels of a tile in a core's own.
+inline constexpr Index terms_at_once = 256;
+
+/// Rows that are packed together: whole strips and whole packets.
+template <class A>
+inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+
+/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
+/// strip of rows and one panel.
+template <class A>
+EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
+                                      Index stride) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < terms; ++d)
+    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const P sum = sums.sum[r * shape::packets + n];
+    A* to = out + r * stride + n * lanes<P>;
+    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
+  });
+}
+
+/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
+template <class A>
+void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
+                   Index cols) {
+  using shape = panel_shape<A>;
+  A whole[std::size_t(shape::rows * shape::width)];
+  multiply_panel(strip, panel, terms, false, whole, shape::width);
+  for (Index r = 0; r < rows; ++r)
+    for (Index c = 0; c < cols; ++c) {
+      A& to = out[r * stride + c];
+      to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
+    }
+}
+
+/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
+template <class A>
+void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
+  constexpr Index all = rows_at_once<A>;
+  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
+  for (Index d = 0; d < terms; ++d) {
+    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
+    std::fill_n(packed + d * all + rows, all - rows, A(0));
+  }
+}
+
+/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
+template <class A>
+void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
+  constexpr Index width = panel_shape<A>::width;
+  if (b.col_stride == 1) {
+    for (Index d = 0; d < terms; ++d)
+      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
+  } else {
+    for (Index c = 0; c < cols; c += width)
+      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
+                      packed + c * terms, width);
+  }
+}
+
+/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
+/// terms_at_once terms and then added.
+template <class A>
+void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
+                   A* out, Index stride) {
+  using shape = panel_shape<A>;
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
+  if (depth == 0 && !add)
+    for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
+  struct product_numbers {};
+  const Index most = (std::min)(depth, terms_at_once);
+  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
+  A* const panels = strips + most * block;
+  for (Index first = 0; first < depth; first += terms_at_once) {
+    const Index terms = (std::min)(terms_at_once, depth - first);
+    const bool adds = add || first > 0;
+    pack_panels(b.from(first, 0), terms, cols, panels);
+    for (Index r = 0; r < rows; r += block) {
+      const Index packed = (std::min)(block, rows - r);
+      pack_rows(a.from(r, first), packed, terms, strips);
+      for (Index s = 0; s < packed; s += strip_rows)
+        for (Index c = 0; c < cols; c += width) {
+          const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
+          A* const to = out + (r + s) * stride + c;
+          if (here == strip_rows && there == width)
+            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
+          else
+            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
+        }
+    }
+  }
+}
+
+/// Tokens and rows of a weight whose products of one another are formed at once.
+template <int tokens>
+inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
+
+/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
+/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
+template <int tokens, class A>
+EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                                    Index cols, A* out, Index out_stride) {
+  using P = packet<A>;
+  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
+  for (Index c = 0; c < cols; c += beside) {
+    const A* weights[std::size_t(beside)];
+    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
+    P sums[std::size_t(tokens)][std::size_t(beside)];
+    for (auto& of_token : sums)
+      for (P& sum : of_token) sum = fill<P>(A(0));
+    Index d = 0;
+    for (; d + L <= depth; d += L) {
+      P numbers[std::size_t(tokens)];
+      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
+      for (int i = 0; i < beside; ++i) {
+        const P weight = load<P>(weights[i] + d);
+        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
+      }
+    }
+    for (int t = 0; t < tokens; ++t)
+      for (int i = 0; i < beside && c + i < cols; ++i) {
+        A sum = sum_of_lanes(sums[t][i]);
+        for (Index rest = d; rest < depth; ++rest)
+          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
+        out[t * out_stride + c + i] = sum;
+      }
+  }
+}
+
+/// The same for any number of tokens: faster than packing for few.
+template <class A>
+void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                  Index cols, A* out, Index out_stride) {
+  constexpr int at_once = registers >= 32 ? 4 : 2;
+  // A few weights stay in the nearest cache while all tokens meet them.
+  constexpr Index weights_at_once = 8;
+  for (Index c = 0; c < cols; c += weights_at_once) {
+    const Index here = (std::min)(weights_at_once, cols - c);
+    Index t = 0;
+    const auto run = [&]<int count>(std::integral_constant<int, count>) {
+      for (; t + count <= tokens; t += count)
+        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
+                            out + t * out_stride + c, out_stride);
+    };
+    run(std::integral_constant<int, at_once>{});
+    run(std::integral_constant<int, 2>{});
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TILE_PRODUCT_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_TILED_PRODUCT_HPP
 #define ROPE_DETAIL_TILED_PRODUCT_HPP
 
@@ -14574,9 +14764,7 @@ struct head_norm {
 
 
 /// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are; except where Eigen is built with threads of its
-/// own (-fopenmp), which cut a tile once more: Eigen::setNbThreads(1) or EIGEN_DONT_PARALLELIZE turn them
-/// off.
+/// that the bits do not depend on how many threads there are.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -14585,11 +14773,6 @@ namespace detail {
 /// Rows [row, row + rows) and columns [col, col + cols) of a result.
 struct tile {
   Index row, rows, col, cols;
-
-  template <class Matrix>
-  auto of(Matrix& matrix) const {
-    return matrix.block(row, col, rows, cols);
-  }
 };
 
 /// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
@@ -14611,8 +14794,8 @@ class tiles {
   Index rows_, cols_, tile_rows_, tile_cols_;
 };
 
-/// The tiles of a result with one row per token: as large as it takes for Eigen to be as fast as on the
-/// whole, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
+/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
+/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
 /// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
@@ -14654,6 +14837,71 @@ void run_products(const Threads& threads, const product<Run>&... products) {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_TILED_PRODUCT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TOKEN_VIEW_HPP
+#define ROPE_DETAIL_TOKEN_VIEW_HPP
+
+#include <type_traits>
+
+
+/// Tokens as a block takes them: rows of a matrix in the caller's memory.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
+/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+class token_view {
+ public:
+  token_view(T* data, Index rows, Index cols, Index stride)
+      : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
+
+  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
+  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression>
+  token_view(Matrix&& matrix)
+      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
+        rows_(matrix.rows()),
+        cols_(matrix.cols()),
+        stride_(matrix.outerStride()) {
+    static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
+                  "multi_head_attention: tokens are of the type of the block, float or double");
+    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
+                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
+                      int(Expression::InnerStrideAtCompileTime) == 1,
+                  "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
+    constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
+    static_assert(std::is_const_v<T> ||
+                      (bool(Expression::Flags & Eigen::LvalueBit) &&
+                       (!owns || (std::is_lvalue_reference_v<Matrix> &&
+                                  !std::is_const_v<std::remove_reference_t<Matrix>>))),
+                  "multi_head_attention: the output is read-only");
+  }
+
+  operator token_view<const T>() const
+  requires(!std::is_const_v<T>)
+  { return {data_, rows_, cols_, stride_}; }
+
+  T* data() const { return data_; }
+  Index rows() const { return rows_; }
+  Index cols() const { return cols_; }
+  Index size() const { return rows_ * cols_; }
+  /// Numbers from one row to the next.
+  Index stride() const { return stride_; }
+
+ private:
+  T* data_;
+  Index rows_, cols_, stride_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TOKEN_VIEW_HPP
 
 /// The products of a linear layer, forward and backward, ready to be run tile by tile.
 
@@ -14661,31 +14909,42 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Tokens [batch * tokens, dim] as a caller gives them.
 template <class T>
-using token_rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-/// Tokens [batch * tokens, dim] as a caller gives them: a row-major matrix, map or block, not copied.
+using token_ref = token_view<const T>;
 template <class T>
-using token_ref = Eigen::Ref<const token_rows<T>, 0, Eigen::OuterStride<>>;
+using writable_token_ref = token_view<T>;
+
+/// A map of n numbers, to be added to.
 template <class T>
-using writable_token_ref = Eigen::Ref<token_rows<T>, 0, Eigen::OuterStride<>>;
+Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
+  return {data, n};
+}
+template <class T>
+Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
+  return {data, n};
+}
 
 /// y = x W^T + b.
 ///
 /// Requires:  what is given lives until the product has run. The same holds below
 template <class T>
-auto projected(const token_ref<T>& x, const projection<const T>& by, writable_token_ref<T> y) {
-  const auto run = [&x, &by, y](const tile& at) {
-    // A vector times the weight reads it where it is; a matrix has it packed first, which takes longer than a
-    // few passes over a tile that stays in the cache.
-    constexpr Index few_tokens = 8;
-    const auto weight = by.weight.middleRows(at.col, at.cols).transpose();
-    writable_token_ref<T> whole = y;
-    auto result = at.of(whole);
-    if (at.rows <= few_tokens)
-      for (Index t = 0; t < at.rows; ++t) result.row(t).noalias() = x.row(at.row + t) * weight;
+auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
+  const auto run = [x, &by, y](const tile& at) {
+    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
+    // passes over a tile that stays in the cache.
+    constexpr Index few_tokens = 32;
+    const Index depth = x.cols(), w_stride = by.weight.outerStride();
+    const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
+    T* const out = y.data() + at.row * y.stride() + at.col;
+    if (x.rows() <= few_tokens)
+      multiply_few(at.rows, tokens, x.stride(), weight, w_stride, depth, at.cols, out, y.stride());
     else
-      result.noalias() = x.middleRows(at.row, at.rows) * weight;
-    if (by.bias.size() > 0) result.rowwise() += by.bias.segment(at.col, at.cols);
+      multiply_tile<T>({tokens, x.stride(), 1}, {weight, 1, w_stride}, at.rows, depth, at.cols, false, out,
+                       y.stride());
+    if (by.bias.size() > 0)
+      for (Index t = 0; t < at.rows; ++t)
+        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
@@ -14696,19 +14955,21 @@ struct projected_back {
   token_ref<T> d_y;
   const projection<const T>& by;
 
-  auto operator()(const tile& at) const {
-    return d_y.middleRows(at.row, at.rows) * by.weight.middleCols(at.col, at.cols);
+  void write(const tile& at, bool add, const writable_token_ref<T>& d_x) const {
+    const Index w_stride = by.weight.outerStride();
+    multiply_tile<T>({d_y.data() + at.row * d_y.stride(), d_y.stride(), 1},
+                     {by.weight.data() + at.col, w_stride, 1}, at.rows, d_y.cols(), at.cols, add,
+                     d_x.data() + at.row * d_x.stride() + at.col, d_x.stride());
   }
 };
 
 /// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
-auto gradient_by_tokens(writable_token_ref<T> d_x, const projected_back<T>& first, const More&... more) {
+auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
+                        const More&... more) {
   const auto run = [d_x, &first, &more...](const tile& at) {
-    writable_token_ref<T> whole = d_x;
-    auto result = at.of(whole);
-    result.noalias() = first(at);
-    ((result.noalias() += more(at)), ...);
+    first.write(at, false, d_x);
+    (more.write(at, true, d_x), ...);
   };
   return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
 }
@@ -14716,12 +14977,19 @@ auto gradient_by_tokens(writable_token_ref<T> d_x, const projected_back<T>& firs
 /// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
 template <class T>
 auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
-  const auto run = [&x, &d_y, &d](const tile& at) {
-    const auto by = d_y.middleCols(at.row, at.rows);
-    auto d_weight = d.weight;  // maps: copies of where, not of what
-    auto d_bias = d.bias;
-    if (d_weight.size() > 0) at.of(d_weight).noalias() = by.transpose() * x.middleCols(at.col, at.cols);
-    if (d_bias.size() > 0 && at.col == 0) d_bias.segment(at.row, at.rows) = by.colwise().sum();
+  const auto run = [x, d_y, &d](const tile& at) {
+    const T* const by = d_y.data() + at.row;
+    if (d.weight.size() > 0) {
+      const Index stride = d.weight.outerStride();
+      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
+      multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
+                       false, to, stride);
+    }
+    if (d.bias.size() > 0 && at.col == 0) {
+      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
+      sums.setZero();
+      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
+    }
   };
   const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
   return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};
@@ -14738,12 +15006,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Scratch [rows, cols] of one purpose; valid until the next call for the same purpose on the thread.
-template <class Purpose, class T>
-Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
-  return {workspace<Purpose, T>(rows * cols), rows, cols};
-}
 
 /// The purposes that a block has scratch for, the same whatever runs it.
 struct block_scratch {
@@ -14787,8 +15049,9 @@ struct log_sums_of_part {
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
 template <class T>
-Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
-  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
+token_view<T> as_rows(const head_view<T>& heads) {
+  const Index numbers = heads.heads * heads.head_dim;
+  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
 
 /// A block in pieces, each with scratch of its own.
@@ -14832,11 +15095,12 @@ struct block_pass {
     rotation.check_options(attention);
   }
 
-  /// [batch, rows / batch, heads, head_dim] in scratch.
+  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
+  /// purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(scratch_rows<Purpose, T>(rows, heads * head_dim).data(), batch, batch == 0 ? 0 : rows / batch,
-                heads, head_dim);
+    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
+                head_dim);
   }
   /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
   struct projected_heads {
@@ -15009,14 +15273,14 @@ inline namespace ROPE_ABI {
 ///     block.forward(prompt, cache, out, table);
 ///     block.forward(token, cache, out, table);
 ///
-/// Tokens are row-major Eigen matrices [batch * tokens, dim], row after row of the batch.
+/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
+/// they are never copied.
 ///
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number (with -fopenmp: after Eigen::setNbThreads(1)). `{}`
-/// stands for positions or counts before them.
+/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -15025,10 +15289,8 @@ inline namespace ROPE_ABI {
 ///
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
-/// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
-///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
-///            fewer; nothing else is allocated once a call of the same size has been made on the thread,
-///            which keeps the heads of a call as scratch (scratch.hpp)
+/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
+///            same size has been made on the thread, which keeps the heads of a call as scratch (scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>

@@ -36,14 +36,14 @@ inline namespace ROPE_ABI {
 ///     block.forward(prompt, cache, out, table);
 ///     block.forward(token, cache, out, table);
 ///
-/// Tokens are row-major Eigen matrices [batch * tokens, dim], row after row of the batch.
+/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
+/// they are never copied.
 ///
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number (with -fopenmp: after Eigen::setNbThreads(1)). `{}`
-/// stands for positions or counts before them.
+/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -52,10 +52,8 @@ inline namespace ROPE_ABI {
 ///
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
-/// Cost:      2 flops per token and weight, and those of attention. The projections are Eigen products of
-///            tiles, which allocate their own blocking buffers when they are large, but not for 8 tokens or
-///            fewer; nothing else is allocated once a call of the same size has been made on the thread,
-///            which keeps the heads of a call as scratch (scratch.hpp)
+/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
+///            same size has been made on the thread, which keeps the heads of a call as scratch (scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>

@@ -85,6 +85,28 @@ TEST_CASE("a decoding step of a warm block allocates nothing") {
   CHECK(allocations_in(decode) == 0);
 }
 
+TEST_CASE("a warm block of many tokens allocates nothing, forward or backward") {
+  const Index dim = 8 * 64, count = 200;
+  const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
+  using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const tokens x = tokens::Ones(count, dim), d_out = x;
+  tokens out(count, dim), d_x(count, dim), d_weight(dim, dim);
+  const rope::multi_head_attention<float, half_split> block({.q = {weights.data(), dim, dim},
+                                                             .k = {weights.data(), 128, dim},
+                                                             .v = {weights.data(), 128, dim},
+                                                             .o = {weights.data(), dim, dim}},
+                                                            {.heads = 8, .kv_heads = 2});
+  const rope::frequency_table<float> table(rope::frequencies(64), count);
+  const rope::multi_head_gradients<float> gradients = {
+      .x = {d_x.data(), count, dim}, .weights = {.q = {d_weight.data(), dim, dim}}};
+  const auto train = [&] {
+    block.forward(x, 1, out, table);
+    rope::multi_head_attention_gradient(block, x, 1, d_out, gradients, table);
+  };
+  train();
+  CHECK(allocations_in(train) == 0);
+}
+
 TEST_CASE("a step at positions of the caller's allocates nothing either") {
   for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
     step<float> token;

@@ -27,12 +27,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Scratch [rows, cols] of one purpose; valid until the next call for the same purpose on the thread.
-template <class Purpose, class T>
-Eigen::Map<token_rows<T>> scratch_rows(Index rows, Index cols) {
-  return {workspace<Purpose, T>(rows * cols), rows, cols};
-}
-
 /// The purposes that a block has scratch for, the same whatever runs it.
 struct block_scratch {
   struct queries;
@@ -75,8 +69,9 @@ struct log_sums_of_part {
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
 template <class T>
-Eigen::Map<token_rows<T>> as_rows(const head_view<T>& heads) {
-  return {heads.data, heads.batch * heads.tokens, heads.heads * heads.head_dim};
+token_view<T> as_rows(const head_view<T>& heads) {
+  const Index numbers = heads.heads * heads.head_dim;
+  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
 
 /// A block in pieces, each with scratch of its own.
@@ -120,11 +115,12 @@ struct block_pass {
     rotation.check_options(attention);
   }
 
-  /// [batch, rows / batch, heads, head_dim] in scratch.
+  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
+  /// purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(scratch_rows<Purpose, T>(rows, heads * head_dim).data(), batch, batch == 0 ? 0 : rows / batch,
-                heads, head_dim);
+    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
+                head_dim);
   }
   /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
   struct projected_heads {

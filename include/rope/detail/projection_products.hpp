@@ -3,7 +3,9 @@
 #define ROPE_DETAIL_PROJECTION_PRODUCTS_HPP
 
 #include <rope/config.hpp>
+#include <rope/detail/tile_product.hpp>
 #include <rope/detail/tiled_product.hpp>
+#include <rope/detail/token_view.hpp>
 #include <rope/multi_head_weights.hpp>
 
 /// The products of a linear layer, forward and backward, ready to be run tile by tile.
@@ -12,31 +14,42 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Tokens [batch * tokens, dim] as a caller gives them.
 template <class T>
-using token_rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-/// Tokens [batch * tokens, dim] as a caller gives them: a row-major matrix, map or block, not copied.
+using token_ref = token_view<const T>;
 template <class T>
-using token_ref = Eigen::Ref<const token_rows<T>, 0, Eigen::OuterStride<>>;
+using writable_token_ref = token_view<T>;
+
+/// A map of n numbers, to be added to.
 template <class T>
-using writable_token_ref = Eigen::Ref<token_rows<T>, 0, Eigen::OuterStride<>>;
+Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
+  return {data, n};
+}
+template <class T>
+Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
+  return {data, n};
+}
 
 /// y = x W^T + b.
 ///
 /// Requires:  what is given lives until the product has run. The same holds below
 template <class T>
-auto projected(const token_ref<T>& x, const projection<const T>& by, writable_token_ref<T> y) {
-  const auto run = [&x, &by, y](const tile& at) {
-    // A vector times the weight reads it where it is; a matrix has it packed first, which takes longer than a
-    // few passes over a tile that stays in the cache.
-    constexpr Index few_tokens = 8;
-    const auto weight = by.weight.middleRows(at.col, at.cols).transpose();
-    writable_token_ref<T> whole = y;
-    auto result = at.of(whole);
-    if (at.rows <= few_tokens)
-      for (Index t = 0; t < at.rows; ++t) result.row(t).noalias() = x.row(at.row + t) * weight;
+auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
+  const auto run = [x, &by, y](const tile& at) {
+    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
+    // passes over a tile that stays in the cache.
+    constexpr Index few_tokens = 32;
+    const Index depth = x.cols(), w_stride = by.weight.outerStride();
+    const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
+    T* const out = y.data() + at.row * y.stride() + at.col;
+    if (x.rows() <= few_tokens)
+      multiply_few(at.rows, tokens, x.stride(), weight, w_stride, depth, at.cols, out, y.stride());
     else
-      result.noalias() = x.middleRows(at.row, at.rows) * weight;
-    if (by.bias.size() > 0) result.rowwise() += by.bias.segment(at.col, at.cols);
+      multiply_tile<T>({tokens, x.stride(), 1}, {weight, 1, w_stride}, at.rows, depth, at.cols, false, out,
+                       y.stride());
+    if (by.bias.size() > 0)
+      for (Index t = 0; t < at.rows; ++t)
+        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
@@ -47,19 +60,21 @@ struct projected_back {
   token_ref<T> d_y;
   const projection<const T>& by;
 
-  auto operator()(const tile& at) const {
-    return d_y.middleRows(at.row, at.rows) * by.weight.middleCols(at.col, at.cols);
+  void write(const tile& at, bool add, const writable_token_ref<T>& d_x) const {
+    const Index w_stride = by.weight.outerStride();
+    multiply_tile<T>({d_y.data() + at.row * d_y.stride(), d_y.stride(), 1},
+                     {by.weight.data() + at.col, w_stride, 1}, at.rows, d_y.cols(), at.cols, add,
+                     d_x.data() + at.row * d_x.stride() + at.col, d_x.stride());
   }
 };
 
 /// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
-auto gradient_by_tokens(writable_token_ref<T> d_x, const projected_back<T>& first, const More&... more) {
+auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
+                        const More&... more) {
   const auto run = [d_x, &first, &more...](const tile& at) {
-    writable_token_ref<T> whole = d_x;
-    auto result = at.of(whole);
-    result.noalias() = first(at);
-    ((result.noalias() += more(at)), ...);
+    first.write(at, false, d_x);
+    (more.write(at, true, d_x), ...);
   };
   return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
 }
@@ -67,12 +82,19 @@ auto gradient_by_tokens(writable_token_ref<T> d_x, const projected_back<T>& firs
 /// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
 template <class T>
 auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
-  const auto run = [&x, &d_y, &d](const tile& at) {
-    const auto by = d_y.middleCols(at.row, at.rows);
-    auto d_weight = d.weight;  // maps: copies of where, not of what
-    auto d_bias = d.bias;
-    if (d_weight.size() > 0) at.of(d_weight).noalias() = by.transpose() * x.middleCols(at.col, at.cols);
-    if (d_bias.size() > 0 && at.col == 0) d_bias.segment(at.row, at.rows) = by.colwise().sum();
+  const auto run = [x, d_y, &d](const tile& at) {
+    const T* const by = d_y.data() + at.row;
+    if (d.weight.size() > 0) {
+      const Index stride = d.weight.outerStride();
+      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
+      multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
+                       false, to, stride);
+    }
+    if (d.bias.size() > 0 && at.col == 0) {
+      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
+      sums.setZero();
+      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
+    }
   };
   const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
   return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};

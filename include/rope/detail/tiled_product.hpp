@@ -8,9 +8,7 @@
 #include <rope/parallel.hpp>
 
 /// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are; except where Eigen is built with threads of its
-/// own (-fopenmp), which cut a tile once more: Eigen::setNbThreads(1) or EIGEN_DONT_PARALLELIZE turn them
-/// off.
+/// that the bits do not depend on how many threads there are.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -19,11 +17,6 @@ namespace detail {
 /// Rows [row, row + rows) and columns [col, col + cols) of a result.
 struct tile {
   Index row, rows, col, cols;
-
-  template <class Matrix>
-  auto of(Matrix& matrix) const {
-    return matrix.block(row, col, rows, cols);
-  }
 };
 
 /// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
@@ -45,8 +38,8 @@ class tiles {
   Index rows_, cols_, tile_rows_, tile_cols_;
 };
 
-/// The tiles of a result with one row per token: as large as it takes for Eigen to be as fast as on the
-/// whole, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
+/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
+/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
 /// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
