@@ -41,6 +41,7 @@
 
 #include <Eigen/Core>
 #include <cassert>
+#include <cstddef>  // std::ptrdiff_t
 #include <cstdio>   // std::fputs, where exceptions are off
 #include <cstdlib>  // std::abort, where exceptions are off
 #include <stdexcept>
@@ -70,19 +71,27 @@
 #endif
 
 /// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return.
+/// aborts. Define it before the first include to use another handler, which must not return and must be the
+/// same in every translation unit that defines one.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
+#define ROPE_DETAIL_ERRORS throws
 #else
 #define ROPE_THROW(exception, message) \
   (std::fputs((std::string(#exception ": ") + (message) + "\n").c_str(), stderr), std::abort())
+#define ROPE_DETAIL_ERRORS aborts
 #endif
+#else
+#define ROPE_DETAIL_ERRORS handler
 #endif
 
-// Code compiled for two instruction sets must never meet under one name: the linker would keep one of the two
-// for both callers. The inline namespace therefore carries the version, the instruction set and the
-// floating-point model, and two differently compiled translation units see different types.
+// Code that was compiled in two ways must never meet under one name: the linker would keep one of the two for
+// both callers. The inline namespace therefore carries the version, the instruction set, the floating-point
+// model, how errors are reported and how wide an Index is, and two translation units that differ in one of
+// them see different types. What is not in it changes neither: no type here depends on Eigen's alignment or
+// default storage order, and an assertion only reports what is undefined without it, so that a debug program
+// may call a release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -125,19 +134,39 @@
 
 #if defined(__FAST_MATH__)
 #define ROPE_DETAIL_MATH fast
+#elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#define ROPE_DETAIL_MATH finite
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-#define ROPE_DETAIL_JOIN(a, b, c, d) v0_##a##_##b##_##c##_##d
-#define ROPE_DETAIL_EXPAND(a, b, c, d) ROPE_DETAIL_JOIN(a, b, c, d)
-#define ROPE_ABI ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH)
+// EIGEN_DEFAULT_DENSE_INDEX_TYPE may be several words and is always defined here: whether it is `int` shows
+// when it is pasted to the end of a name that only then is a macro of two arguments.
+#define ROPE_DETAIL_INDEX_OF_int ~, intindex
+#define ROPE_DETAIL_SECOND(a, b, ...) b
+#define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
+#define ROPE_DETAIL_SECOND_OF(...) ROPE_DETAIL_SAME(ROPE_DETAIL_SECOND(__VA_ARGS__))
+#define ROPE_DETAIL_INDEX_OF(type) ROPE_DETAIL_SECOND_OF(ROPE_DETAIL_INDEX_OF_##type, index, ~)
+#define ROPE_DETAIL_INDEX_NAME(type) ROPE_DETAIL_INDEX_OF(type)
+#define ROPE_DETAIL_INDEX ROPE_DETAIL_INDEX_NAME(EIGEN_DEFAULT_DENSE_INDEX_TYPE)
+
+#define ROPE_DETAIL_JOIN(a, b, c, d, e, f) v0_##a##_##b##_##c##_##d##_##e##_##f
+#define ROPE_DETAIL_EXPAND(a, b, c, d, e, f) ROPE_DETAIL_JOIN(a, b, c, d, e, f)
+#define ROPE_ABI                                                                             \
+  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH,   \
+                     ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Sizes, strides and channel numbers: signed, as wide as a pointer.
+/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
 using Index = Eigen::Index;
+
+namespace detail {
+enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
+static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_INDEX),
+              "rope: EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, or as wide as a pointer");
+}  // namespace detail
 
 }  // namespace ROPE_ABI
 }  // namespace rope

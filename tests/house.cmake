@@ -46,6 +46,12 @@ foreach(header IN LISTS headers)
     complain("${header} uses ${CMAKE_MATCH_0}; only detail/packet.hpp may")
   endif()
 
+  # See owned_array.hpp.
+  string(REGEX REPLACE "//[^\n]*" "" code "${text}")
+  if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
+    complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")
+  endif()
+
   string(TOUPPER "ROPE_${name}_HPP" guard)
   string(REPLACE "/" "_" guard "${guard}")
   if(NOT text MATCHES "\n#ifndef ${guard}\n#define ${guard}\n")

@@ -2,40 +2,42 @@
 #ifndef ROPE_TESTS_ODR_HPP
 #define ROPE_TESTS_ODR_HPP
 
-#include <rope/rope.hpp>
-#include <typeinfo>
+#include <string>
 #include <vector>
+
+/// A program of several files that use the library, each compiled in its own way: compiler, optimisation,
+/// instruction set, with and without exceptions. Every file is one `part`. Nothing here includes the library:
+/// main.cpp and what crosses it are the same whatever the library was compiled with.
 
 namespace odr {
 
-inline constexpr rope::Index tokens = 5, heads = 3, head_dim = 64;
-
-struct outcome {
-  const char* table_type;
-  std::vector<float> rotated, attended;
+struct result {
+  std::string what;
+  std::vector<double> numbers;
+  double bound;  // what two parts may differ by
 };
 
-outcome from_a();
-outcome from_b();
+class part {
+ public:
+  virtual ~part() = default;
+  /// Makes objects of the library, which the part keeps.
+  virtual void make() = 0;
+  /// Uses them, while other parts have theirs beside them in one heap.
+  virtual std::vector<result> use() = 0;
+  /// Destroys them.
+  virtual void destroy() = 0;
+  /// Whether bad input is reported as the part was compiled to do.
+  virtual bool throws_if_it_may() = 0;
+
+  std::string name;       // how the part was compiled
+  std::string processor;  // what it needs beside the baseline
+  std::string errors;     // what it does on bad input
+  std::string type;       // the mangled name of a type of the library
+};
+
+/// The parts of the program, in the order in which it was linked.
+std::vector<part*>& parts();
 
 }  // namespace odr
-
-// In an unnamed namespace: an inline function shared by two differently compiled files would break the rule
-// under test.
-namespace {
-
-/// Builds a table, rotates and attends with the code of the including file, on channels in [-1, 1].
-odr::outcome run_here() {
-  using odr::tokens, odr::heads, odr::head_dim;
-  std::vector<float> x(tokens * heads * head_dim), out(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) / 8 - 1;
-  const auto view = rope::thd(x.data(), tokens, heads, head_dim);
-  const rope::frequency_table<float> table(rope::frequencies(head_dim), 1000, 1000 + tokens);
-  rope::rotate<rope::interleaved>(view, table, 1000);
-  rope::attention(view, view, view, rope::thd(out.data(), tokens, heads, head_dim));
-  return {typeid(table).name(), x, out};
-}
-
-}  // namespace
 
 #endif  // ROPE_TESTS_ODR_HPP

@@ -57,10 +57,12 @@ TEST_CASE("the inline namespace names the version and how the code was compiled"
   CHECK(contains(abi, "_nof16c_"));
 #endif
 #if defined(__FAST_MATH__)
-  CHECK(contains(abi, "_fast"));
+  CHECK(contains(abi, "_fast_"));
 #else
-  CHECK(contains(abi, "_ieee"));
+  CHECK(contains(abi, "_ieee_"));
 #endif
+  CHECK(contains(abi, "_throws_"));  // this test is one with exceptions
+  CHECK(abi.substr(abi.rfind('_')) == (sizeof(rope::Index) == sizeof(int) ? "_intindex" : "_index"));
 }
 
 TEST_CASE("bad input is thrown as the named type, also from an if without braces", "[config]") {

@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: MIT
-#include "odr.hpp"
-
-odr::outcome odr::from_b() { return run_here(); }
