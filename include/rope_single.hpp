@@ -489,10 +489,12 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ~owned_array() = default;
 
   /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
-  owned_array& operator=(owned_array other) noexcept {
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
     std::destroy_at(this);
     return *std::construct_at(this, std::move(other));
   }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
   template <class Derived>
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);
@@ -3795,7 +3797,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads, layers and heads. Without rows once it was moved from.
+/// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
@@ -3874,6 +3876,12 @@ class frequency_table {
     }
     return table;
   }
+
+  frequency_table(const frequency_table&) = default;
+  frequency_table(frequency_table&&) = default;
+  /// All or nothing.
+  frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
+  frequency_table& operator=(frequency_table&&) = default;
 
   /// Number of positions.
   Index rows() const { return entries_.cols(); }
@@ -3993,7 +4001,7 @@ class frequency_table {
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
   owned_array<double> coordinates_;
-  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos [pairs], then sin [pairs], of row r
+  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 
@@ -8577,10 +8585,52 @@ inline constexpr batch_row every_row = {0, true};
 
 #include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_MOVED_INDEX_HPP
+#define ROPE_DETAIL_MOVED_INDEX_HPP
+
+#include <string>
+#include <utility>  // std::exchange
+
+
+/// An extent of memory that somebody else holds.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An Index that goes along with the memory it counts: it is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = std::exchange(other.value_, Index{0});
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+
+  operator Index() const noexcept { return value_; }
+
+ private:
+  Index value_;
+};
+
+inline void append(std::string& text, const moved_index& value) { append(text, Index{value}); }
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_MOVED_INDEX_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_DETAIL_ROW_COUNTS_HPP
@@ -8713,7 +8763,8 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequ
   }
 }
 
-/// Invariant: what is outside the slots that the owner has written is indeterminate.
+/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
+///            was moved from.
 template <class T>
 class cache_memory {
   static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
@@ -8799,7 +8850,7 @@ class cache_memory {
 
   std::size_t checked_size(const char* owner, Index head_dim) const {
     Index size = Index(sizeof(T));
-    for (const Index extent : {batch_, slots_, heads_, head_dim}) {
+    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
       if (extent < 0)
         ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
                                                   ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
@@ -8813,7 +8864,7 @@ class cache_memory {
     return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
   }
 
-  Index batch_, slots_, heads_, head_dim_, value_dim_;
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   storage<T> keys_;
   storage<T> values_;
 };
@@ -9005,7 +9056,8 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b)
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
 /// kept like one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty. Without rows once
+///            it was moved from.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -9016,7 +9068,7 @@ class cache_rows {
         positions_(at(batch * capacity)),
         newest_(batch) {}
 
-  Index size(Index b) const { return sizes_[at(b)]; }
+  Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {
@@ -9034,7 +9086,7 @@ class cache_rows {
       if (size != sizes_[0])
         ROPE_THROW(std::invalid_argument,
                    message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
-    return sizes_[0];
+    return size(0);
   }
 
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
@@ -9120,7 +9172,7 @@ class cache_rows {
 
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b)
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
         if (delta < -position_limit - position || delta > position_limit - position)
@@ -9138,7 +9190,7 @@ class cache_rows {
     return those;
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
       find_next(b);
     }
@@ -9162,7 +9214,7 @@ class cache_rows {
     next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
   }
 
-  Index batch_, capacity_;
+  moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   storage<std::int64_t> positions_;  // [batch, capacity]
@@ -9369,13 +9421,9 @@ inline namespace ROPE_ABI {
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
 ///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
-///     cache.append(k, v);
-///     attention(q, cache.keys(), cache.values(), out);
-///
+///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
 /// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
-///
-///     cache.append<Layout>(k, v, table);
-///     attention<Layout>(q, cache, out, table);
+///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
 ///
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
 /// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
@@ -9384,7 +9432,7 @@ inline namespace ROPE_ABI {
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
 ///
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was.
+///            function that throws leaves the cache as it was. Empty once it was moved from.
 template <class T>
 class kv_cache {
  public:
@@ -9392,13 +9440,17 @@ class kv_cache {
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the cache exceeds the
-  /// address space
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : memory_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim),
         rows_(batch, capacity),
         storage_(storage) {}
+
+  kv_cache(const kv_cache&) = default;
+  kv_cache(kv_cache&&) = default;
+  kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
+  kv_cache& operator=(kv_cache&&) = default;
 
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
@@ -9694,6 +9746,11 @@ class ring_cache {
         newest_(batch),
         positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
 
+  ring_cache(const ring_cache&) = default;
+  ring_cache(ring_cache&&) = default;
+  ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
+  ring_cache& operator=(ring_cache&&) = default;
+
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
   Index head_dim() const { return memory_.keys().head_dim; }
@@ -9721,9 +9778,10 @@ class ring_cache {
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     check_position("ring_cache::slot", position);
+    const Index ring = capacity() - policy_.sinks;  // not positive in a cache that was moved from
+    if (ring <= 0) return 0;
     return static_cast<Index>(position < policy_.sinks ? position
-                                                       : policy_.sinks + (position - policy_.sinks) %
-                                                                             (capacity() - policy_.sinks));
+                                                       : policy_.sinks + (position - policy_.sinks) % ring);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
@@ -14165,7 +14223,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads.
+/// Invariant: immutable; safe to share between threads. Without tables once it was moved from.
 /// Cost:      size() tables, however many layers there are
 template <class S = float>
 class model_tables {
@@ -14184,6 +14242,12 @@ class model_tables {
     build(model, [first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
   }
 
+  model_tables(const model_tables&) = default;
+  model_tables(model_tables&&) = default;
+  /// All or nothing.
+  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
+  model_tables& operator=(model_tables&&) = default;
+
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
 
@@ -14192,7 +14256,7 @@ class model_tables {
   /// Throws:  std::out_of_range if the model does not say of which type the layer is
   const frequency_table<S>* of_layer(Index layer) const {
     if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return nullptr;
-    if (layer >= 0 && group_of_layer_.empty() && group_types_ == 1) return &tables_[table_of_group_[0]];
+    if (layer >= 0 && group_of_layer_.empty() && table_of_group_.size() == 1) return &of_group(0);
     if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
         group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
@@ -14214,7 +14278,7 @@ class model_tables {
   static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
 
   explicit model_tables(const model_rope& model)
-      : without_(model.layers_without_rope), group_types_(model.groups.size()) {
+      : without_(model.layers_without_rope) {
     if (model.groups.empty())
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers"));
@@ -14240,7 +14304,6 @@ class model_tables {
   }
 
   std::vector<Index> without_;
-  std::size_t group_types_;
   std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
   std::vector<std::size_t> table_of_group_;
   std::vector<frequency_table<S>> tables_;
@@ -16179,7 +16242,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
 /// 0].
 ///
-/// Invariant: immutable.
+/// Invariant: immutable; empty once it was moved from.
 class polar_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
@@ -16208,13 +16271,18 @@ class polar_bias {
       }
   }
 
+  polar_bias(const polar_bias&) = default;
+  polar_bias(polar_bias&&) = default;
+  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
+  polar_bias& operator=(polar_bias&&) = default;
+
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].
   const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
 
  private:
-  Index heads_, channels_;
+  detail::moved_index heads_, channels_;
   std::vector<cos_sin> turns_;  // [heads, channels]
 };
 
@@ -17369,6 +17437,11 @@ class xpos {
       : growth_(checked(frequencies, growth)),
         queries_(table(frequencies, first, last, growth_, 1)),
         keys_(table(frequencies, first, last, growth_, -1)) {}
+
+  xpos(const xpos&) = default;
+  xpos(xpos&&) = default;
+  xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
+  xpos& operator=(xpos&&) = default;
 
   /// What queries rotate by: entries m growth cos and m growth sin.
   const frequency_table<S>& queries() const { return queries_; }

@@ -29,13 +29,9 @@ inline namespace ROPE_ABI {
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
 ///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
-///     cache.append(k, v);
-///     attention(q, cache.keys(), cache.values(), out);
-///
+///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
 /// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
-///
-///     cache.append<Layout>(k, v, table);
-///     attention<Layout>(q, cache, out, table);
+///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
 ///
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
 /// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
@@ -44,7 +40,7 @@ inline namespace ROPE_ABI {
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
 ///
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was.
+///            function that throws leaves the cache as it was. Empty once it was moved from.
 template <class T>
 class kv_cache {
  public:
@@ -52,13 +48,17 @@ class kv_cache {
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the cache exceeds the
-  /// address space
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : memory_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim),
         rows_(batch, capacity),
         storage_(storage) {}
+
+  kv_cache(const kv_cache&) = default;
+  kv_cache(kv_cache&&) = default;
+  kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
+  kv_cache& operator=(kv_cache&&) = default;
 
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }

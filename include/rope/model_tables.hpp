@@ -31,7 +31,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads.
+/// Invariant: immutable; safe to share between threads. Without tables once it was moved from.
 /// Cost:      size() tables, however many layers there are
 template <class S = float>
 class model_tables {
@@ -50,6 +50,12 @@ class model_tables {
     build(model, [first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
   }
 
+  model_tables(const model_tables&) = default;
+  model_tables(model_tables&&) = default;
+  /// All or nothing.
+  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
+  model_tables& operator=(model_tables&&) = default;
+
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
 
@@ -58,7 +64,7 @@ class model_tables {
   /// Throws:  std::out_of_range if the model does not say of which type the layer is
   const frequency_table<S>* of_layer(Index layer) const {
     if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return nullptr;
-    if (layer >= 0 && group_of_layer_.empty() && group_types_ == 1) return &tables_[table_of_group_[0]];
+    if (layer >= 0 && group_of_layer_.empty() && table_of_group_.size() == 1) return &of_group(0);
     if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
         group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
@@ -80,7 +86,7 @@ class model_tables {
   static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
 
   explicit model_tables(const model_rope& model)
-      : without_(model.layers_without_rope), group_types_(model.groups.size()) {
+      : without_(model.layers_without_rope) {
     if (model.groups.empty())
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers"));
@@ -106,7 +112,6 @@ class model_tables {
   }
 
   std::vector<Index> without_;
-  std::size_t group_types_;
   std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
   std::vector<std::size_t> table_of_group_;
   std::vector<frequency_table<S>> tables_;

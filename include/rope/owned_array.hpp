@@ -88,10 +88,12 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ~owned_array() = default;
 
   /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
-  owned_array& operator=(owned_array other) noexcept {
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
     std::destroy_at(this);
     return *std::construct_at(this, std::move(other));
   }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
   template <class Derived>
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);

@@ -12,6 +12,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/moved_index.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
@@ -60,7 +61,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
 /// 0].
 ///
-/// Invariant: immutable.
+/// Invariant: immutable; empty once it was moved from.
 class polar_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
@@ -89,13 +90,18 @@ class polar_bias {
       }
   }
 
+  polar_bias(const polar_bias&) = default;
+  polar_bias(polar_bias&&) = default;
+  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
+  polar_bias& operator=(polar_bias&&) = default;
+
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].
   const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
 
  private:
-  Index heads_, channels_;
+  detail::moved_index heads_, channels_;
   std::vector<cos_sin> turns_;  // [heads, channels]
 };
 

@@ -67,6 +67,11 @@ class ring_cache {
         newest_(batch),
         positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
 
+  ring_cache(const ring_cache&) = default;
+  ring_cache(ring_cache&&) = default;
+  ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
+  ring_cache& operator=(ring_cache&&) = default;
+
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
   Index head_dim() const { return memory_.keys().head_dim; }
@@ -94,9 +99,10 @@ class ring_cache {
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     check_position("ring_cache::slot", position);
+    const Index ring = capacity() - policy_.sinks;  // not positive in a cache that was moved from
+    if (ring <= 0) return 0;
     return static_cast<Index>(position < policy_.sinks ? position
-                                                       : policy_.sinks + (position - policy_.sinks) %
-                                                                             (capacity() - policy_.sinks));
+                                                       : policy_.sinks + (position - policy_.sinks) % ring);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those

@@ -37,7 +37,7 @@ inline namespace ROPE_ABI {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable; safe to share between threads, layers and heads. Without rows once it was moved from.
+/// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
 ///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
 ///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
@@ -116,6 +116,12 @@ class frequency_table {
     }
     return table;
   }
+
+  frequency_table(const frequency_table&) = default;
+  frequency_table(frequency_table&&) = default;
+  /// All or nothing.
+  frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
+  frequency_table& operator=(frequency_table&&) = default;
 
   /// Number of positions.
   Index rows() const { return entries_.cols(); }
@@ -235,7 +241,7 @@ class frequency_table {
   std::uint64_t fingerprint_;
   bool by_position_ = true, given_ = false;
   owned_array<double> coordinates_;
-  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos [pairs], then sin [pairs], of row r
+  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
 };
 

@@ -117,6 +117,11 @@ class xpos {
         queries_(table(frequencies, first, last, growth_, 1)),
         keys_(table(frequencies, first, last, growth_, -1)) {}
 
+  xpos(const xpos&) = default;
+  xpos(xpos&&) = default;
+  xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
+  xpos& operator=(xpos&&) = default;
+
   /// What queries rotate by: entries m growth cos and m growth sin.
   const frequency_table<S>& queries() const { return queries_; }
   /// What keys rotate by: entries m cos / growth and m sin / growth.

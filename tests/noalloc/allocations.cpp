@@ -18,29 +18,43 @@ extern "C" void __libc_free(void*);
 // NOLINTEND(bugprone-reserved-identifier)
 
 namespace {
-std::atomic<long> count{0}, held{0};
 
-void* counted(void* memory) {
+std::atomic<long> count{0}, held{0};
+thread_local long allowed = -1;
+
+/// Counts an allocation and tells whether it is to succeed.
+bool allow() {
   ++count;
+  if (allowed == 0) return false;
+  if (allowed > 0) --allowed;
+  return true;
+}
+
+void* taken(void* memory) {
   if (memory != nullptr) held += static_cast<long>(malloc_usable_size(memory));
   return memory;
 }
+
 }  // namespace
 
 long testing::allocations() { return count.load(); }
 long testing::held_bytes() { return held.load(); }
+void testing::allow_allocations(long limit) { allowed = limit; }
 
 extern "C" {
 
-void* malloc(std::size_t size) { return counted(__libc_malloc(size)); }
+void* malloc(std::size_t size) { return allow() ? taken(__libc_malloc(size)) : nullptr; }
 
-void* calloc(std::size_t items, std::size_t size) { return counted(__libc_calloc(items, size)); }
+void* calloc(std::size_t items, std::size_t size) {
+  return allow() ? taken(__libc_calloc(items, size)) : nullptr;
+}
 
 void* realloc(void* data, std::size_t size) {
+  if (!allow()) return nullptr;
   const long before = data == nullptr ? 0 : static_cast<long>(malloc_usable_size(data));
   void* memory = __libc_realloc(data, size);
   if (memory != nullptr || size == 0) held -= before;
-  return counted(memory);
+  return taken(memory);
 }
 
 void free(void* data) {
@@ -48,14 +62,16 @@ void free(void* data) {
   __libc_free(data);
 }
 
-void* memalign(std::size_t alignment, std::size_t size) { return counted(__libc_memalign(alignment, size)); }
+void* memalign(std::size_t alignment, std::size_t size) {
+  return allow() ? taken(__libc_memalign(alignment, size)) : nullptr;
+}
 
 void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  return counted(__libc_memalign(alignment, size));
+  return allow() ? taken(__libc_memalign(alignment, size)) : nullptr;
 }
 
 int posix_memalign(void** data, std::size_t alignment, std::size_t size) {
-  *data = counted(__libc_memalign(alignment, size));
+  *data = allow() ? taken(__libc_memalign(alignment, size)) : nullptr;
   return *data ? 0 : ENOMEM;
 }
 }

@@ -11,6 +11,10 @@ long allocations();
 /// Bytes of heap memory that this process holds at present.
 long held_bytes();
 
+/// Lets that many more allocations of this thread succeed; every one after them fails, so that operator new
+/// throws. Negative: none fails.
+void allow_allocations(long count);
+
 /// How many allocations `call` makes.
 template <class Call>
 long allocations_in(Call call) {

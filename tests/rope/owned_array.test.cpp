@@ -31,6 +31,8 @@ bool same(const A& a, const B& b) {
 }  // namespace
 
 static_assert(std::is_nothrow_move_constructible_v<owned_array<float>>);
+static_assert(std::is_nothrow_move_assignable_v<owned_array<float>>);
+static_assert(!std::is_nothrow_copy_assignable_v<owned_array<float>>);  // or a class with one would terminate
 static_assert(std::is_nothrow_default_constructible_v<owned_array<float, 1>>);
 
 TEST_CASE("an owned array is an expression of Eigen") {
@@ -91,6 +93,8 @@ TEST_CASE("copies of an owned array have memory of their own") {
   CHECK(array(0, 0) == 0);
   owned_array<double>& self = array;
   array = self;
+  CHECK(same(array, counted(3, 2)));
+  array = std::move(self);
   CHECK(same(array, counted(3, 2)));
   std::swap(array, copy);
   CHECK(array(0, 0) == 5);

@@ -4,12 +4,14 @@
 
 #include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <type_traits>
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/moved_index.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
 #include <rope/detail/row_counts.hpp>
 #include <rope/detail/rotation.hpp>
@@ -77,7 +79,8 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequ
   }
 }
 
-/// Invariant: what is outside the slots that the owner has written is indeterminate.
+/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
+///            was moved from.
 template <class T>
 class cache_memory {
   static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
@@ -163,7 +166,7 @@ class cache_memory {
 
   std::size_t checked_size(const char* owner, Index head_dim) const {
     Index size = Index(sizeof(T));
-    for (const Index extent : {batch_, slots_, heads_, head_dim}) {
+    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
       if (extent < 0)
         ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
                                                   ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
@@ -177,7 +180,7 @@ class cache_memory {
     return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
   }
 
-  Index batch_, slots_, heads_, head_dim_, value_dim_;
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
   storage<T> keys_;
   storage<T> values_;
 };

@@ -12,6 +12,7 @@
 #include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/moved_index.hpp>
 #include <rope/detail/newest_tokens.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/detail/storage.hpp>
@@ -54,7 +55,8 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b)
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
 /// kept like one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty.
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty. Without rows once
+///            it was moved from.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -65,7 +67,7 @@ class cache_rows {
         positions_(at(batch * capacity)),
         newest_(batch) {}
 
-  Index size(Index b) const { return sizes_[at(b)]; }
+  Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {
@@ -83,7 +85,7 @@ class cache_rows {
       if (size != sizes_[0])
         ROPE_THROW(std::invalid_argument,
                    message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
-    return sizes_[0];
+    return size(0);
   }
 
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
@@ -169,7 +171,7 @@ class cache_rows {
 
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b)
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b)
       for (Index t = first; t < last; ++t) {
         const std::int64_t position = positions(b)[at(t)];
         if (delta < -position_limit - position || delta > position_limit - position)
@@ -187,7 +189,7 @@ class cache_rows {
     return those;
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < (std::min)(rows.last, batch_); ++b) {
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
       find_next(b);
     }
@@ -211,7 +213,7 @@ class cache_rows {
     next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
   }
 
-  Index batch_, capacity_;
+  moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
   storage<std::int64_t> positions_;  // [batch, capacity]
