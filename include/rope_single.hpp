@@ -9750,7 +9750,6 @@ class ring_cache {
   ring_cache(ring_cache&&) = default;
   ring_cache& operator=(const ring_cache& other) { return *this = ring_cache(other); }  // all or nothing
   ring_cache& operator=(ring_cache&&) = default;
-
   Index batch() const { return memory_.batch(); }
   Index kv_heads() const { return memory_.keys().heads; }
   Index head_dim() const { return memory_.keys().head_dim; }
@@ -9774,14 +9773,13 @@ class ring_cache {
   std::span<const std::int64_t> next_positions() const { return seen_; }
   /// As in kv_cache.
   std::span<const Index> query_counts(Index queries) const { return newest_.counts("attention", queries); }
-
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
     check_position("ring_cache::slot", position);
     const Index ring = capacity() - policy_.sinks;  // not positive in a cache that was moved from
     if (ring <= 0) return 0;
-    return static_cast<Index>(position < policy_.sinks ? position
-                                                       : policy_.sinks + (position - policy_.sinks) % ring);
+    if (position < policy_.sinks) return detail::to_index(position);
+    return detail::to_index(policy_.sinks + (position - policy_.sinks) % ring);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
@@ -9865,8 +9863,7 @@ class ring_cache {
     newest_.clear();
   }
 
-  /// The keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws:
-  /// std::out_of_range
+  /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
     return detail::row_of(memory_.keys(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
   }
