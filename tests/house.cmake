@@ -47,9 +47,14 @@ foreach(header IN LISTS headers)
   endif()
 
   # See owned_array.hpp.
-  string(REGEX REPLACE "//[^\n]*" "" code "${text}")
-  if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
+  string(REGEX REPLACE "//[^
+]*" "" code "${text}")
+  if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\(\)|Eigen::Ref<")
     complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")
+  endif()
+  # EIGEN_DEFAULT_TO_ROW_MAJOR decides the order of a matrix that does not state its own.
+  if(code MATCHES "Eigen::(Array|Matrix)(XX|X[2-4]|[2-4]X)[a-z]+|Eigen::Dynamic, *Eigen::Dynamic *>")
+    complain("${header} has `${CMAKE_MATCH_0}`, a matrix that does not state its storage order")
   endif()
 
   string(TOUPPER "ROPE_${name}_HPP" guard)
