@@ -2713,6 +2713,7 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 
 #include <concepts>
 #include <cstddef>
+#include <iterator>  // std::data
 #include <memory>  // std::shared_ptr
 #include <span>
 #include <type_traits>
@@ -2786,16 +2787,16 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
 
-/// What data() of a container points to.
+/// What data() of a container, or an array, points to.
 template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::declval<const X&>().data())>;
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
 concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
     (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span. Asking for data() and size() alone
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
 /// would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&

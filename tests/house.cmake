@@ -47,9 +47,8 @@ foreach(header IN LISTS headers)
   endif()
 
   # See owned_array.hpp.
-  string(REGEX REPLACE "//[^
-]*" "" code "${text}")
-  if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\(\)|Eigen::Ref<")
+  string(REGEX REPLACE "//[^\n]*" "" code "${text}")
+  if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
     complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")
   endif()
   # EIGEN_DEFAULT_TO_ROW_MAJOR decides the order of a matrix that does not state its own.
