@@ -78,6 +78,8 @@ TEMPLATE_TEST_CASE("counts are a list of any integers", "", int, signed char, st
   CHECK(testing::same_bits(outputs(list), expected));
   CHECK(testing::same_bits(outputs(std::array<I, 3>{3, 0, 4}), expected));
   CHECK(testing::same_bits(outputs(std::span<const I>(list)), expected));
+  const I of_the_language[] = {3, 0, 4};
+  CHECK(testing::same_bits(outputs(of_the_language), expected));
   std::vector<I> writable = list;
   CHECK(testing::same_bits(outputs(std::span<I>(writable)), expected));
   Eigen::Array<I, Eigen::Dynamic, 1> array(3);
