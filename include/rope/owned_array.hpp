@@ -72,10 +72,15 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values)
       : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy that
+    // is never made in packets then.
+    using strides = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
+    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, strides> to(
+        this->data(), this->rows(), this->cols(), strides(this->rows(), 1));
     if constexpr (is_row<Derived>)
-      map_type::operator=(values.derived().transpose().array());
+      to = values.derived().transpose().array();
     else
-      map_type::operator=(values.derived().array());
+      to = values.derived().array();
   }
 
   owned_array(const owned_array& other)

@@ -163,7 +163,7 @@ TEST_CASE("the heads of one token are the same view in every order of axes") {
     for (const head_view<float>& out : {bshd(memory.data(), 2, 1, 3, 8), bhsd(memory.data(), 2, 3, 1, 8)}) {
       CHECK(detail::same_or_disjoint(x, out));
       memory = before;
-      rotate<half_split>(x, out, table, ids);
+      rotate_to<half_split>(x, out, table, ids);
       CHECK(testing::same_bits(memory, expected));
     }
   const head_view<const float> one_head = {memory.data(), 2, 3, 1, 8, 24, 8, 999};

@@ -48,10 +48,10 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name") 
   kv_cache<float> cache(1, 9, 2, 8);
   cache.append<half_split>(k, k, table);
   CHECK_NOTHROW(cache.append<same_pairs>(k, k, table));
-  CHECK_NOTHROW(cache.require<half_split>(table));
+  CHECK_NOTHROW(cache.check_table<half_split>(table));
   for (const auto& call : std::vector<std::function<void()>>{
            [&] { cache.append<interleaved>(k, k, table); }, [&] { cache.append<one_exchanged>(k, k, table); },
-           [&] { cache.require<interleaved>(table); }})
+           [&] { cache.check_table<interleaved>(table); }})
     CHECK(testing::throws_saying<std::invalid_argument>(call, "got their table in another layout"));
 
   // No two of all 720 layouts of 3 pairs are taken for one.

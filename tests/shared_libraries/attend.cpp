@@ -20,12 +20,12 @@ std::vector<float> decoder::attend(const caches& to, const std::vector<float>& q
 
 bool decoder::refuses_another_layout(const caches& to, const rope::frequency_table<float>& table) {
   try {
-    to.half_split.require<rope::interleaved>(table);
+    to.half_split.check_table<rope::interleaved>(table);
     return false;
   } catch (const std::invalid_argument&) {
   }
   try {
-    to.own.require<rope::half_split>(table);
+    to.own.check_table<rope::half_split>(table);
     return false;
   } catch (const std::invalid_argument&) {
     return true;
