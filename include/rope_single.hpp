@@ -475,9 +475,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
       : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
     // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy that
     // is never made in packets then.
-    using strides = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
-    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, strides> to(
-        this->data(), this->rows(), this->cols(), strides(this->rows(), 1));
+    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
+        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
     if constexpr (is_row<Derived>)
       to = values.derived().transpose().array();
     else
@@ -3156,8 +3155,15 @@ concept position_form = requires(const P& positions) {
 #ifndef ROPE_DETAIL_COORDINATE_PHASES_HPP
 #define ROPE_DETAIL_COORDINATE_PHASES_HPP
 
-#include <bit>  // std::countr_zero
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_PHASE_ROW_HPP
+#define ROPE_DETAIL_PHASE_ROW_HPP
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -3169,7 +3175,7 @@ concept position_form = requires(const P& positions) {
 #include <cstdint>
 
 
-/// 128-bit unsigned integers, as far as exact angles need them.
+/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -3186,6 +3192,25 @@ struct uint128 {
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
   }
   friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+};
+
+/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+struct uint192 {
+  std::uint64_t hi = 0;
+  std::uint64_t mid = 0;
+  std::uint64_t lo = 0;
+
+  friend constexpr bool operator==(const uint192&, const uint192&) = default;
+  friend constexpr uint192 operator+(uint192 a, uint192 b) {
+    const std::uint64_t lo = a.lo + b.lo, mid = a.mid + b.mid;
+    const std::uint64_t carry = lo < a.lo ? 1u : 0u, sum = mid + carry;
+    // The two carries out of the middle exclude each other.
+    return {a.hi + b.hi + (mid < a.mid ? 1u : 0u) + (sum < mid ? 1u : 0u), sum, lo};
+  }
+  friend constexpr uint192 operator-(uint192 a) {
+    const std::uint64_t into_mid = a.lo == 0 ? 1u : 0u, mid = ~a.mid + into_mid;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), mid, 0 - a.lo};
+  }
 };
 
 /// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
@@ -3206,6 +3231,13 @@ constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
 #else
   return multiply_halves(a, b);
 #endif
+}
+
+/// a * b modulo 2^192.
+constexpr uint192 multiply(uint192 a, std::uint64_t b) {
+  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
+  const uint128 upper = middle + uint128{a.hi * b, low.hi};
+  return {upper.hi, upper.lo, low.lo};
 }
 
 /// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
@@ -3233,15 +3265,33 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-128 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
 /// under every compiler flag, and one rounding to double happens after the reduction.
+///
+/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
+/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+///
+///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
+///
+/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
+/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+///
+///     b    d >      what a phase may be off by    and is
+///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
+///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
+///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
+///
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
+/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
+/// small as inv_freq * position: below 2^-128 rad the angle is multiplied instead of counted
+/// (detail/small_angles.hpp).
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// An angle as a fraction of one turn, in units of 2^-128 turn, modulo 1.
+/// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 struct phase {
-  detail::uint128 turn;
+  detail::uint192 turn;
 
   friend constexpr bool operator==(const phase&, const phase&) = default;
   friend constexpr phase operator+(phase a, phase b) { return {a.turn + b.turn}; }
@@ -3252,8 +3302,7 @@ struct phase {
     const bool negative = position < 0;
     const std::uint64_t count =
         negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
-    detail::uint128 turned = detail::multiply(step.turn.lo, count);
-    turned.hi += step.turn.hi * count;
+    const detail::uint192 turned = detail::multiply(step.turn, count);
     return {negative ? -turned : turned};
   }
 };
@@ -3273,70 +3322,83 @@ inline binary binary_of(double x) {
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
 }
 
+/// |inv_freq * coordinate| / (2 pi) turns as a binary number, at most 2^-384 |inv_freq * coordinate| too
+/// small.
+class binary_turns {
+ public:
+  binary_turns(double inv_freq, double coordinate) {
+    // 1 / (2 pi) in 384 bits, the least significant word first.
+    constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
+                                                 0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
+                                                 0x7f09d5f47d4d3770u, 0x28be60db9391054au};
+    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
+    const binary f = binary_of(inv_freq), c = binary_of(coordinate);
+    const uint128 significand = multiply(f.significand, c.significand);
+    unit_ = f.exponent + c.exponent - 384;
+    const std::uint64_t factors[2] = {significand.lo, significand.hi};
+    for (int i = 0; i < 2; ++i) {
+      std::uint64_t carry = 0;
+      for (int j = 0; j < 6; ++j) {
+        const uint128 sum =
+            multiply(factors[i], inverse_two_pi[j]) + uint128{0, words_[i + j]} + uint128{0, carry};
+        words_[i + j] = sum.lo;
+        carry = sum.hi;
+      }
+      words_[i + 6] = carry;
+    }
+  }
+
+  /// The 64 bits from 2^weight turn upwards.  Requires: weight >= -256
+  std::uint64_t word_from(int weight) const {
+    const int shift = weight - unit_, word = shift / 64, bit = shift % 64;
+    if (word >= 8) return 0;
+    return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
+  }
+
+ private:
+  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  int unit_;                     // the lowest bit is 2^unit turns: at most -361
+};
+
 }  // namespace detail
 
 /// The phase of the angle `inv_freq * coordinate` radians: the exact product over 2 pi, modulo 1.
 ///
-///     phase = round(2^128 * frac(inv_freq * coordinate / (2 pi)))
+///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
 ///
 /// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
 /// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
-/// Accuracy:  2^-128 turn while |inv_freq * coordinate| < 2^20
+/// Accuracy:  (1/2 + 2^-64) 2^-192 turn
 inline phase phase_of(double inv_freq, double coordinate = 1.0) {
-  // 1 / (2 pi) in 256 bits, the least significant word first.
-  constexpr std::uint64_t inverse_two_pi[4] = {0x7f9458eaf7aef158u, 0x36d8a5664f10e410u, 0x7f09d5f47d4d3770u,
-                                               0x28be60db9391054au};
   if (detail::equal(inv_freq, 0) || detail::equal(coordinate, 0)) return {};
-  // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits.
-  const detail::binary f = detail::binary_of(inv_freq), c = detail::binary_of(coordinate);
-  const detail::uint128 significand = detail::multiply(f.significand, c.significand);
-  const int exponent = f.exponent + c.exponent;
-
-  // product = significand * inverse_two_pi, in units of 2^-256 turn * 2^exponent.
-  std::uint64_t product[10] = {};  // eight words, and zeros for what lies above them
-  const std::uint64_t factors[2] = {significand.lo, significand.hi};
-  for (int i = 0; i < 2; ++i) {
-    std::uint64_t carry = 0;
-    for (int j = 0; j < 4; ++j) {
-      const detail::uint128 sum = detail::multiply(factors[i], inverse_two_pi[j]) +
-                                  detail::uint128{0, product[i + j]} + detail::uint128{0, carry};
-      product[i + j] = sum.lo;
-      carry = sum.hi;
-    }
-    product[i + 4] = carry;
-  }
-
-  const int shift = 256 - 128 - exponent;  // bits of the product below 2^-128 turn; at least 1 as required
-  if (shift > 384) return {};
-  const int word = (shift - 1) / 64, bit = (shift - 1) % 64;
-  const auto from = [&product, word, bit](int w) {
-    return (product[word + w] >> bit) | (product[word + w + 1] << 1 << (63 - bit));
-  };
-  const std::uint64_t low = from(0), middle = from(1), high = from(2);  // one bit to round by, then the 128
-  const phase rounded =
-      phase{{(high << 63) | (middle >> 1), (middle << 63) | (low >> 1)}} + phase{{0, low & 1u}};
+  const detail::binary_turns turns(inv_freq, coordinate);
+  const phase cut = {{turns.word_from(-64), turns.word_from(-128), turns.word_from(-192)}};
+  const phase rounded = cut + phase{{0, 0, turns.word_from(-256) >> 63}};
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 
 namespace detail {
 
-/// Whether a step rounded to 2^-128 turn, times the position, is off by more than an entry close to 0 bears.
-constexpr bool outgrows_step(std::int64_t position) {
+/// Whether this many steps, each rounded to 2^-192 turn, are off by more than an entry bears.
+constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
 
+/// Whether a step has too few bits above 2^-192 turn to be counted: fewer than 61.
+inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
+
 }  // namespace detail
 
 /// The phase at an integer position, which a table of positions and one of coordinates count in the same way:
-/// in steps, up to 2^31 in magnitude, and as an exact product beyond.
+/// in steps, up to 2^31 in magnitude, and as an exact product beyond it and for an inv_freq below 2^-128.
 ///
 /// Requires:  step == phase_of(inv_freq)
-/// Accuracy:  2^-98 turn up to 2^31, 2^-127 turn beyond
+/// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
 inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
-  if (!detail::outgrows_step(position)) return step * position;
+  if (!detail::beyond_steps(position) && !detail::slower_than_steps(inv_freq)) return step * position;
   const bool negative = position < 0;
   const std::uint64_t distance =
       negative ? 0 - static_cast<std::uint64_t>(position) : static_cast<std::uint64_t>(position);
@@ -3386,8 +3448,13 @@ struct small_angle {
   double tail;
 };
 
-/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-60
-/// turn.
+/// 2^exponent, a normal number.
+constexpr double scale_of_bits(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// Enough for a float result: head alone, relative error below 2^-51 as long as the angle is above 2^-64
+/// turn, from its upper 128 bits.
 inline double angle_for_float(uint128 turn) {
   constexpr double radians = 2 * std::numbers::pi * 0x1p-64;
   return (static_cast<double>(static_cast<std::int64_t>(turn.hi)) +
@@ -3396,21 +3463,54 @@ inline double angle_for_float(uint128 turn) {
 }
 
 /// Enough for a double result: turn * 2 pi in integers, cut into head and tail.
-inline small_angle angle_for_double(uint128 turn) {
-  if (turn == uint128{}) return {0, 0};
+inline small_angle angle_for_double(uint192 turn) {
   constexpr uint128 two_pi = {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u};  // 2 pi * 2^125
   int shift = 0;
-  if (turn.hi == 0) {
-    turn = {turn.lo, 0};
-    shift = 64;
+  for (; turn.hi == 0; shift += 64) {
+    if (turn.mid == 0 && turn.lo == 0) return {0, 0};
+    turn = {turn.mid, turn.lo, 0};
   }
   const int zeros = std::countl_zero(turn.hi);
-  if (zeros > 0) turn = {(turn.hi << zeros) | (turn.lo >> (64 - zeros)), turn.lo << zeros};
-  const uint128 angle = multiply_upper(turn, two_pi);  // in units of 2^-(125 + shift + zeros) rad
+  if (zeros > 0)
+    turn = {(turn.hi << zeros) | (turn.mid >> (64 - zeros)), (turn.mid << zeros) | (turn.lo >> (64 - zeros)),
+            0};
+  const uint128 angle =
+      multiply_upper({turn.hi, turn.mid}, two_pi);  // in units of 2^-(125 + shift + zeros) rad
   const std::uint64_t below = (angle.hi << 26) | (angle.lo >> 38);
   const int unit = -125 - shift - zeros;
-  return {std::ldexp(static_cast<double>(angle.hi >> 38), unit + 102),
-          std::ldexp(static_cast<double>(below >> 1), unit + 39)};
+  return {static_cast<double>(static_cast<std::int64_t>(angle.hi >> 38)) * scale_of_bits(unit + 102),
+          static_cast<double>(static_cast<std::int64_t>(below >> 1)) * scale_of_bits(unit + 39)};
+}
+
+/// The number of the nearest quarter turn, modulo 2^64.
+constexpr std::uint64_t nearest_quadrant(std::uint64_t turn_hi) {
+  constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
+  return (turn_hi + eighth) >> 62;
+}
+
+/// cos and sin of an angle from those of its distance to the nearest quarter turn.
+inline cos_sin in_quadrant(std::uint64_t quadrant, bool negative, cos_sin distance) {
+  const double c = distance.cos, s = negative ? -distance.sin : distance.sin;
+  const bool swapped = (quadrant & 1) != 0;
+  const double cos = swapped ? s : c, sin = swapped ? c : s;
+  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
+}
+
+/// cos and sin of an angle x [rad] in [0, pi / 4], to 2^-21 ulp of float.
+inline cos_sin float_cos_sin(double x) {
+  const double z = x * x;
+  return {1 + z * taylor<0, 1, 7>(z), x + x * z * taylor<1, 1, 6>(z)};
+}
+
+/// cos and sin of an angle in [0, pi / 4], to be rounded to double by the last addition.
+inline cos_sin double_cos_sin(small_angle x) {
+  // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
+  // t^3.
+  const auto [h, t] = x;
+  const double z = h * h, cos_rest = z * z * taylor<0, 2, 9>(z), sin_rest = h * z * taylor<1, 1, 8>(z);
+  const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
+  return {1 - grouped(0.5 * z - grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h))),
+          h + grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h))};
 }
 
 }  // namespace detail
@@ -3421,35 +3521,23 @@ inline small_angle angle_for_double(uint128 turn) {
 /// Taylor series of sin x and cos x need no more than ten terms.
 ///
 /// Accuracy:  S = float: 2^-21 ulp of float before the final rounding; S = double: 1.05 ulp with that
-/// rounding, also
-///            under -ffast-math (tests/oracle/table.test.cpp)
+///            rounding, also under -ffast-math (tests/oracle/table.test.cpp)
 template <class S>
 inline cos_sin cos_sin_of(phase p) {
-  constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
-  const std::uint64_t quadrant = (p.turn.hi + eighth) >> 62;
-  const detail::uint128 rest = {p.turn.hi - (quadrant << 62), p.turn.lo};
+  const std::uint64_t quadrant = detail::nearest_quadrant(p.turn.hi);
+  const detail::uint192 rest = {p.turn.hi - (quadrant << 62), p.turn.mid, p.turn.lo};
   const bool negative = static_cast<std::int64_t>(rest.hi) < 0;
-  const detail::uint128 magnitude = negative ? -rest : rest;
-
-  double c, s;
-  if constexpr (std::is_same_v<S, float>) {
-    const double x = detail::angle_for_float(magnitude), z = x * x;
-    c = 1 + z * detail::taylor<0, 1, 7>(z);
-    s = x + x * z * detail::taylor<1, 1, 6>(z);
+  const detail::uint192 magnitude = negative ? -rest : rest;
+  cos_sin value;
+  if (!std::is_same_v<S, float>) {
+    value = detail::double_cos_sin(detail::angle_for_double(magnitude));
+  } else if (magnitude.hi != 0) {
+    value = detail::float_cos_sin(detail::angle_for_float({magnitude.hi, magnitude.mid}));
   } else {
-    // With x = h + t: cos x = cos h - t (sin h + t cos h / 2), sin x = sin h + t (cos h - t sin h / 2), up to
-    // t^3.
-    const auto [h, t] = detail::angle_for_double(magnitude);
-    const double z = h * h, cos_rest = z * z * detail::taylor<0, 2, 9>(z),
-                 sin_rest = h * z * detail::taylor<1, 1, 8>(z);
-    const double cos_h = 1 - 0.5 * z + cos_rest, sin_h = h + sin_rest;
-    c = 1 - detail::grouped(0.5 * z - detail::grouped(cos_rest - t * (sin_h + 0.5 * t * cos_h)));
-    s = h + detail::grouped(sin_rest + t * (cos_h - 0.5 * t * sin_h));
+    const auto [head, tail] = detail::angle_for_double(magnitude);
+    value = detail::float_cos_sin(head + tail);
   }
-  s = negative ? -s : s;
-  const bool swapped = (quadrant & 1) != 0;
-  const double cos = swapped ? s : c, sin = swapped ? c : s;
-  return {((quadrant + 1) & 2) != 0 ? -cos : cos, (quadrant & 2) != 0 ? -sin : sin};
+  return detail::in_quadrant(quadrant, negative, value);
 }
 
 }  // namespace ROPE_ABI
@@ -3457,107 +3545,168 @@ inline cos_sin cos_sin_of(phase p) {
 
 #endif  // ROPE_PHASE_HPP
 
+/// The phases of all pairs of a row of a table.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One phase per pair. The upper 128 bits, which are all that most float entries need, lie side by side, so
+/// that compilers evaluate several pairs at once.
+class phase_row {
+ public:
+  explicit phase_row(std::size_t pairs) : upper_(pairs), lower_(pairs) {}
+
+  std::size_t size() const { return upper_.size(); }
+  const uint128* upper() const { return upper_.data(); }
+
+  phase operator[](std::size_t i) const { return {{upper_[i].hi, upper_[i].lo, lower_[i]}}; }
+  void set(std::size_t i, phase p) {
+    upper_[i] = {p.turn.hi, p.turn.mid};
+    lower_[i] = p.turn.lo;
+  }
+  void clear() {
+    upper_.assign(size(), uint128{});
+    lower_.assign(size(), 0);
+  }
+
+  void add(std::size_t i, phase p) { set(i, (*this)[i] + p); }
+  /// Adds a phase to every pair's.  Requires: as many pairs
+  void add(const phase_row& step) {
+    const std::size_t pairs = size();
+    uint128* upper = upper_.data();
+    std::uint64_t* lower = lower_.data();
+    const uint128* step_upper = step.upper_.data();
+    const std::uint64_t* step_lower = step.lower_.data();
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const std::uint64_t low = lower[i] + step_lower[i], carry = low < step_lower[i] ? 1u : 0u;
+      const std::uint64_t mid = upper[i].lo + step_upper[i].lo, sum = mid + carry;
+      upper[i].hi += step_upper[i].hi + (mid < step_upper[i].lo ? 1u : 0u) + (sum < carry ? 1u : 0u);
+      upper[i].lo = sum;
+      lower[i] = low;
+    }
+  }
+
+ private:
+  std::vector<uint128> upper_;
+  std::vector<std::uint64_t> lower_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_PHASE_ROW_HPP
+
 /// The phases of rows of coordinates, with the work that does not depend on the row done once.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A coordinate that is no integer as a whole and a fraction in units of 2^-64, without its sign. What has
-/// bits below 2^-64, as only coordinates below 2^-11 can, does not fit.
-struct fixed_point {
-  std::uint64_t whole = 0, fraction = 0;
-  bool fits = false;
+/// A coordinate that is no integer, as significand * 2^-places.
+struct fractional {
+  std::uint64_t significand;
+  int word, bit;  // places = 64 word + bit
 
-  explicit fixed_point(double coordinate) {
+  explicit fractional(double coordinate) {
     const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
-    if (c.exponent + std::countr_zero(c.significand) < -64) return;
-    fits = true;
-    if (c.exponent > -64) {
-      whole = c.significand >> -c.exponent;
-      fraction = c.significand << (64 + c.exponent);
-    } else {
-      fraction = c.significand >> (-64 - c.exponent);
-    }
+    significand = c.significand;
+    word = -c.exponent / 64;
+    bit = -c.exponent % 64;
   }
 };
 
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-192, the most significant
-/// word first, which is enough for any coordinate of a double.
-///
-/// Accuracy of a product with a fixed_point below 2^53:  2^-128 turn
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-256, the least
+/// significant word first, which is enough for any coordinate of a double.
 class turning_rate {
  public:
-  explicit turning_rate(double inv_freq) : inv_freq_(inv_freq), step_(phase_of(inv_freq)) {
-    const uint128 upper = phase_of((std::abs)(inv_freq), 0x1p-64).turn,
-                  lower = phase_of((std::abs)(inv_freq), 0x1p64).turn;
-    // `upper` was rounded to nearest; the words are those of a number cut off.
-    const uint128 cut = upper + -uint128{0, lower.hi >> 63};
-    turns_[0] = cut.hi;
-    turns_[1] = cut.lo;
-    turns_[2] = lower.hi;
-    turns_[3] = lower.lo;
+  explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
+    const binary_turns turns(inv_freq, 1.0);
+    for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
   }
 
-  /// The phase at a whole coordinate, of either sign.
-  phase at_integer(std::int64_t position) const { return phase_at(step_, inv_freq_, position); }
-
-  /// The phase at a coordinate of which `magnitude` is the fixed point.
-  phase at_real(double coordinate, const fixed_point& magnitude) const {
-    if (!magnitude.fits) return phase_of(inv_freq_, coordinate);
-    const uint128 a = multiply(magnitude.whole, turns_[3]), b = multiply(magnitude.fraction, turns_[2]);
-    const std::uint64_t c = multiply(magnitude.fraction, turns_[3]).hi, half = std::uint64_t{1} << 63;
-    const uint128 below =
-        uint128{0, a.lo} + uint128{0, b.lo} + uint128{0, c} + uint128{0, half};  // 2^-192 turn
-    uint128 turn = multiply(magnitude.whole, turns_[2]) + multiply(magnitude.fraction, turns_[1]) +
-                   uint128{0, a.hi} + uint128{0, b.hi} + uint128{0, below.hi};
-    turn.hi += magnitude.whole * turns_[1] + magnitude.fraction * turns_[0];
-    return {(inv_freq_ < 0) != (coordinate < 0) ? -turn : turn};
+  /// The phase at a coordinate of which `magnitude` are the bits.
+  ///
+  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn up to 2^53
+  phase at(bool negative, const fractional& magnitude) const {
+    if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
+    const std::uint64_t* turns = turns_ + magnitude.word;
+    const int bit = magnitude.bit;
+    const auto shifted = [turns, bit](int w) {
+      return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
+    };
+    const std::uint64_t s = magnitude.significand;
+    // The words of turns * 2^-places from 2^-256 turn on; whole turns, times the significand, vanish.
+    const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
+    const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
+    const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
+    const phase turned = {{c.hi + s * shifted(3) + middle.hi, middle.lo, low.lo}};
+    return negative_ != negative ? -turned : turned;
   }
 
  private:
-  double inv_freq_;
-  phase step_;
-  std::uint64_t turns_[4];  // whole turns, then fractions of 2^-64, 2^-128 and 2^-192
+  std::uint64_t turns_[9] = {};  // from 2^-256, 2^-192, 2^-128 and 2^-64 turn on, whole turns, and zeros
+  bool negative_;
 };
 
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
+  /// \param inv_freq  [pairs, axes]
   explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (!equal(inv_freq(i, a), 0))
-          axes_[static_cast<std::size_t>(a)].push_back(
-              {static_cast<std::size_t>(i), turning_rate(inv_freq(i, a))});
+        if (!equal(inv_freq(i, a), 0)) axes_[static_cast<std::size_t>(a)].include(i, inv_freq(i, a));
   }
 
-  /// The phases [pairs] at one row of coordinates [axes], valid until the next call.
+  /// The phases at one row of coordinates [axes], valid until the next call.
   template <class Row>
-  const phase* at(const Row& coordinates) {
-    pairs_.assign(pairs_.size(), phase{});
+  const phase_row& at(const Row& coordinates) {
+    pairs_.clear();
     for (std::size_t a = 0; a < axes_.size(); ++a) {
       const double coordinate = coordinates(static_cast<Index>(a));
-      if (equal(coordinate, std::trunc(coordinate))) {
-        const auto position = static_cast<std::int64_t>(coordinate);
-        for (const auto& [pair, rate] : axes_[a]) pairs_[pair] = pairs_[pair] + rate.at_integer(position);
+      const axis& along = axes_[a];
+      if (!equal(coordinate, std::trunc(coordinate))) {
+        const fractional magnitude(coordinate);
+        const bool negative = coordinate < 0;
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], along.rates[k].at(negative, magnitude));
+        continue;
+      }
+      const auto position = static_cast<std::int64_t>(coordinate);
+      if (position == 0) continue;
+      if (beyond_steps(position) || along.slow) {
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], phase_at(along.steps[k], along.inv_freq[k], position));
       } else {
-        const fixed_point magnitude(coordinate);
-        for (const auto& [pair, rate] : axes_[a])
-          pairs_[pair] = pairs_[pair] + rate.at_real(coordinate, magnitude);
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], along.steps[k] * position);
       }
     }
-    return pairs_.data();
+    return pairs_;
   }
 
  private:
-  struct turning_pair {
-    std::size_t pair;
-    turning_rate rate;
+  /// The pairs that turn along an axis.
+  struct axis {
+    std::vector<std::size_t> pairs;
+    std::vector<double> inv_freq;
+    std::vector<phase> steps;
+    std::vector<turning_rate> rates;
+    bool slow = false;  // whether one is slower than steps
+
+    void include(Index pair, double speed) {
+      pairs.push_back(static_cast<std::size_t>(pair));
+      inv_freq.push_back(speed);
+      steps.push_back(phase_of(speed));
+      rates.emplace_back(speed);
+      slow = slow || slower_than_steps(speed);
+    }
   };
-  std::vector<phase> pairs_;
-  std::vector<std::vector<turning_pair>> axes_;  // the pairs that turn along each axis
+  phase_row pairs_;
+  std::vector<axis> axes_;
 };
 
 }  // namespace detail
@@ -3566,69 +3715,232 @@ class coordinate_phases {
 
 #endif  // ROPE_DETAIL_COORDINATE_PHASES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_SLOW_PAIRS_HPP
-#define ROPE_DETAIL_SLOW_PAIRS_HPP
+#ifndef ROPE_DETAIL_RANGE_PHASES_HPP
+#define ROPE_DETAIL_RANGE_PHASES_HPP
 
-#include <algorithm>  // std::max
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 
-/// Pairs that hardly turn: learned frequencies near zero, or a schedule divided by 1e30.
+/// The phases of positions in a row.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A step of a pair is rounded to 2^-128 turn, which leaves it fewer bits than a double has when inv_freq is
-/// below 2^-65. Phases of such a pair are therefore counted for 2^shift times its inv_freq, which lies in
-/// [2^-65, 2^-64), and the sine and cosine are taken of the angle divided by 2^shift. The raised angle stays
-/// below half a radian at every position, so that nothing of it is lost to whole turns.
-class slow_pairs {
+/// phase_at(phase_of(inv_freq(i)), inv_freq(i), p) for every pair i and p = first, first + 1, ...: in steps,
+/// the phase of a pair grows by the same integer from one position to the next, so it is one exact addition
+/// away from the one before it.
+class range_phases {
  public:
-  explicit slow_pairs(const frequencies::inv_freq_map& inv_freq) : raised_(inv_freq) {
-    for (Index i = 0; i < inv_freq.rows(); ++i) {
-      double fastest = 0;
-      for (Index a = 0; a < inv_freq.cols(); ++a) fastest = (std::max)(fastest, (std::abs)(inv_freq(i, a)));
-      if (equal(fastest, 0) || fastest >= 0x1p-65) continue;
-      const int shift = -65 - std::ilogb(fastest);
-      for (Index a = 0; a < inv_freq.cols(); ++a) raised_(i, a) = std::ldexp(inv_freq(i, a), shift);
-      pairs_.push_back({i, shift});
+  /// \param inv_freq  [pairs, 1]
+  range_phases(const frequencies::inv_freq_map& inv_freq, std::int64_t first)
+      : position_(first),
+        step_(static_cast<std::size_t>(inv_freq.rows())),
+        now_(static_cast<std::size_t>(inv_freq.rows())) {
+    for (std::size_t i = 0; i < step_.size(); ++i) {
+      const double speed = inv_freq(static_cast<Index>(i), 0);
+      inv_freq_.push_back(speed);
+      step_.set(i, phase_of(speed));
+      if (slower_than_steps(speed)) slow_.push_back(i);
     }
   }
 
-  /// inv_freq [pairs, axes], times 2^shift where a pair is slow.
-  frequencies::inv_freq_map raised() const { return raised_.map(); }
-
-  /// Writes the entries of the slow pairs of a row, whose phases are those of raised().
-  template <class S>
-  void write(const phase* phases, double m, S* cos, S* sin) const {
-    for (const auto& [pair, shift] : pairs_) {
-      const uint128 turn = phases[pair].turn;
-      const bool negative = static_cast<std::int64_t>(turn.hi) < 0;
-      const auto [head, tail] = angle_for_double(negative ? -turn : turn);
-      const double angle = std::ldexp(negative ? -(head + tail) : head + tail, -shift);
-      cos[pair] = static_cast<S>(m * std::cos(angle));
-      sin[pair] = static_cast<S>(m * std::sin(angle));
+  /// The phases of the next position, valid until the next call.
+  const phase_row& next() {
+    const std::int64_t position = position_++;
+    const auto find = [this, position](std::size_t i) {
+      now_.set(i, phase_at(step_[i], inv_freq_[i], position));
+    };
+    if (in_steps_ && !beyond_steps(position)) {
+      now_.add(step_);
+      for (const std::size_t i : slow_) find(i);
+    } else {
+      for (std::size_t i = 0; i < now_.size(); ++i) find(i);
+      in_steps_ = !beyond_steps(position);
     }
+    return now_;
   }
 
  private:
-  struct slow_pair {
-    Index pair;
-    int shift;
-  };
-  owned_array<double> raised_;
-  std::vector<slow_pair> pairs_;
+  std::int64_t position_;
+  bool in_steps_ = false;  // whether now_ is where steps lead
+  std::vector<double> inv_freq_;
+  phase_row step_, now_;
+  std::vector<std::size_t> slow_;  // the pairs that are never counted in steps
 };
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_SLOW_PAIRS_HPP
+#endif  // ROPE_DETAIL_RANGE_PHASES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_SMALL_ANGLES_HPP
+#define ROPE_DETAIL_SMALL_ANGLES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TABLE_ROW_HPP
+#define ROPE_DETAIL_TABLE_ROW_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+
+
+/// How a row of a table is written, and how the numbers a table is made from are told apart.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Writes m cos and m sin of a phase, rounded to S.
+template <class S>
+void write_turned(phase p, double m, S& cos, S& sin) {
+  const cos_sin value = cos_sin_of<S>(p);
+  cos = static_cast<S>(m * value.cos);
+  sin = static_cast<S>(m * value.sin);
+}
+
+/// The same of a row of phases.
+template <class S>
+void write_table_row(const phase_row& phases, double m, S* cos, S* sin) {
+  for (std::size_t i = 0; i < phases.size(); ++i) write_turned(phases[i], m, cos[i], sin[i]);
+}
+
+/// The same for float, of several pairs at once: all but the angles within 2^-64 turn of a quarter turn,
+/// which are written anew from all their bits.
+inline void write_table_row(const phase_row& phases, double m, float* cos, float* sin) {
+  const std::size_t pairs = phases.size();
+  const uint128* upper = phases.upper();
+  std::uint64_t close = 0;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t quadrant = nearest_quadrant(upper[i].hi), hi = upper[i].hi - (quadrant << 62),
+                        sign = 0 - (hi >> 63);
+    // The upper bits of -x are those of ~x, unless all bits below are 0.
+    const uint128 magnitude = {hi ^ sign, upper[i].lo ^ sign};
+    close |= magnitude.hi == 0 ? 1u : 0u;
+    const cos_sin value = in_quadrant(quadrant, sign != 0, float_cos_sin(angle_for_float(magnitude)));
+    cos[i] = static_cast<float>(m * value.cos);
+    sin[i] = static_cast<float>(m * value.sin);
+  }
+  if (close == 0) return;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::uint64_t hi = upper[i].hi - (nearest_quadrant(upper[i].hi) << 62);
+    if (hi == 0 || hi == ~std::uint64_t{0}) write_turned(phases[i], m, cos[i], sin[i]);
+  }
+}
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// An array [rows, columns] of doubles.
+template <class Derived>
+std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
+  for (Index c = 0; c < values.cols(); ++c)
+    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+  return hash;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TABLE_ROW_HPP
+
+/// Angles of which a phase has fewer bits than a double: learned frequencies near zero, a schedule divided by
+/// 1e30, coordinates of 1e-40.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether an angle [rad] is multiplied instead of counted: then cos = 1 and sin = angle to 2^-250, which is
+/// exact in every type. A phase of a larger angle has 60 bits and more.
+inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
+
+/// Writes m cos and m sin of a small angle.
+template <class S>
+void write_small(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle);
+}
+
+/// Writes m cos and m sin of inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  const double product = inv_freq * coordinate;
+  if (is_small(product))
+    write_small(product, m, cos, sin);
+  else
+    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+}
+
+/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
+class small_angles {
+ public:
+  /// \param inv_freq  [pairs, axes]
+  explicit small_angles(const frequencies::inv_freq_map& inv_freq) : axes_(static_cast<std::size_t>(inv_freq.cols())) {
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      for (Index i = 0; i < inv_freq.rows(); ++i) {
+        axis& along = axes_[static_cast<std::size_t>(a)];
+        along.inv_freq.push_back(inv_freq(i, a));
+        if (!equal(inv_freq(i, a), 0)) along.slowest = (std::min)(along.slowest, (std::abs)(inv_freq(i, a)));
+      }
+  }
+
+  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
+  template <class Row, class S>
+  void write(const Row& coordinates, double m, S* cos, S* sin) const {
+    if (!occur(coordinates)) return;
+    for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
+      double angle = 0, largest = 0;
+      for (std::size_t a = 0; a < axes_.size(); ++a) {
+        const double product = axes_[a].inv_freq[i] * coordinates(static_cast<Index>(a));
+        angle += product;
+        largest = (std::max)(largest, (std::abs)(product));
+      }
+      if (is_small(largest)) write_small(angle, m, cos[i], sin[i]);
+    }
+  }
+
+ private:
+  /// Whether a product that is not 0 is small.
+  template <class Row>
+  bool occur(const Row& coordinates) const {
+    for (std::size_t a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(static_cast<Index>(a));
+      if (!equal(coordinate, 0) && is_small(axes_[a].slowest * coordinate)) return true;
+    }
+    return false;
+  }
+
+  struct axis {
+    std::vector<double> inv_freq;                           // [pairs]
+    double slowest = (std::numeric_limits<double>::max)();  // of the pairs that turn along it
+  };
+  std::vector<axis> axes_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_SMALL_ANGLES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_DETAIL_TABLE_ARGUMENTS_HPP
@@ -3741,53 +4053,6 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_TABLE_ARGUMENTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_ROW_HPP
-#define ROPE_DETAIL_TABLE_ROW_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstdint>
-
-
-/// How a row of a table is written, and how the numbers a table is made from are told apart.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Writes m cos and m sin of `pairs` phases, rounded to S.
-template <class S>
-void write_table_row(const phase* phases, Index pairs, double m, S* cos, S* sin) {
-  for (Index i = 0; i < pairs; ++i) {
-    const cos_sin value = cos_sin_of<S>(phases[i]);
-    cos[i] = static_cast<S>(m * value.cos);
-    sin[i] = static_cast<S>(m * value.sin);
-  }
-}
-
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
-constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
-}
-
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
-  return hash;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_TABLE_ROW_HPP
 
 /// cos and sin of every pair's angle, for the positions a model will use.
 
@@ -3804,11 +4069,13 @@ inline namespace ROPE_ABI {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
-///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
-///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
-///            1 adds one rounding. An angle made of real coordinates has an error of 2^-126 rad per axis
-///            beside, which shows where it is below 2^-65 rad.
+/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
+///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
+///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
+///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
+///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
+///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
+///            of 2^-159 rad per axis beside.
 /// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
 template <class S = float>
 class frequency_table {
@@ -3845,7 +4112,7 @@ class frequency_table {
   /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
   ///            not finite or above 2^53 in magnitude
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
-  ///            (tests/oracle/coordinates.test.cpp); an angle below 2^-72 rad is within 2^-125 rad per axis
+  ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
@@ -3949,23 +4216,13 @@ class frequency_table {
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
-  /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
-  /// addition per pair away from the row before it, as far as a rounded step carries.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::slow_pairs slow(inv_freq());
-    std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i)
-      step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
-    for (Index r = 0; r < this->rows(); ++r) {
-      const std::int64_t position = first + r;
-      if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
-        for (std::size_t i = 0; i < step.size(); ++i)
-          now[i] = phase_at(step[i], slow.raised()(static_cast<Index>(i), 0), position);
-      write_row(r, now.data(), slow);
-      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
-    }
+    const detail::small_angles multiplied(inv_freq());
+    detail::range_phases phases(inv_freq(), first);
+    for (Index r = 0; r < this->rows(); ++r)
+      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
   }
 
   frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
@@ -3973,19 +4230,21 @@ class frequency_table {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
     by_position_ = false;
-    const detail::slow_pairs slow(inv_freq());
-    detail::coordinate_phases phases(slow.raised());
+    const detail::small_angles multiplied(inv_freq());
+    detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows()), 0);
     for (Index r = 0; r < rows(); ++r) {
-      write_row(r, phases.at(coordinates_.row(r)), slow);
+      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
       at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
-  void write_row(Index r, const phase* phases, const detail::slow_pairs& slow) {
+  template <class Row>
+  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
+                 const Row& coordinates) {
     S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
-    detail::write_table_row(phases, pairs(), attention_factor(), cos, cos + pairs());
-    slow.write(phases, attention_factor(), cos, cos + pairs());
+    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
+    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
   }
 
   void require_one_axis() const {
@@ -9349,8 +9608,8 @@ class key_turn {
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     const auto pairs = static_cast<Index>(step_.size());
     if (!written_ || count != count_) {
-      for (std::size_t i = 0; i < step_.size(); ++i) now_[i] = step_[i] * count;
-      write_table_row(now_.data(), pairs, m_, row_.data(), row_.data() + pairs);
+      for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, step_[i] * count);
+      write_table_row(now_, m_, row_.data(), row_.data() + pairs);
       count_ = count;
       written_ = true;
     }
@@ -9360,7 +9619,8 @@ class key_turn {
   }
 
  private:
-  std::vector<phase> step_, now_;
+  std::vector<phase> step_;
+  phase_row now_;
   double m_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;
@@ -11092,20 +11352,16 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();
-  std::vector<phase> step(static_cast<std::size_t>(count)), now(step.size());
-  for (std::size_t j = 0; j < step.size(); ++j) {
-    step[j] = phase_of(kept.inv_freq()(static_cast<Index>(j), 0));
-    now[j] = step[j] * first;
-  }
+  detail::range_phases phases(kept.inv_freq(), first);
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
       "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {
-        for (std::size_t j = 0; j < step.size(); ++j) {
-          const cos_sin value = cos_sin_of<double>(now[j]);
-          cos(static_cast<Index>(j)) = value.cos;
-          sin(static_cast<Index>(j)) = value.sin;
-          now[j] = now[j] + step[j];
+        const detail::phase_row& row = phases.next();
+        for (Index j = 0; j < count; ++j) {
+          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+          cos(j) = value.cos;
+          sin(j) = value.sin;
         }
         for (Index d = 0; d < pairs; ++d) {
           cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
@@ -11234,7 +11490,7 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 /// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
 ///            copies of a wide form differ
-/// Accuracy:  an entry is the correctly rounded cos or sin of the given angle, as in every frequency_table
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
 ///            Transformer Engine's return are such angles, in the repeated and the concatenated form
 template <class S = float, class Derived>
@@ -11244,14 +11500,14 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
                 "table_of_angles: angles are float or double; 16-bit types lose them");
   const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
-  std::vector<phase> phases(static_cast<std::size_t>(pairs));
   return detail::given_entries::table<S>(
       "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
       [&](Index r, S* cos, S* sin) {
-        for (Index i = 0; i < pairs; ++i)
-          phases[static_cast<std::size_t>(i)] = phase_of(detail::checked_angle(
-              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i));
-        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
+        for (Index i = 0; i < pairs; ++i) {
+          const double angle = detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
+          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
+        }
       });
 }
 
@@ -11282,7 +11538,6 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
                         turns.rows(), ", ", turns.cols(), "] and ", count));
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
-  std::vector<phase> phases(static_cast<std::size_t>(pairs));
   return detail::given_entries::table<S>(
       "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
       [&](Index r, S* cos, S* sin) {
@@ -11290,9 +11545,9 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
           const double turn =
               detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
           for (Index f = 0; f < count; ++f)
-            phases[static_cast<std::size_t>(a * count + f)] = phase_of(static_cast<double>(speeds(f)), turn);
+            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
+                                  sin[a * count + f]);
         }
-        detail::write_table_row(phases.data(), pairs, attention_factor, cos, sin);
       });
 }
 
@@ -17507,20 +17762,21 @@ class xpos {
     const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
-    std::vector<phase> step(static_cast<std::size_t>(pairs));
-    for (Index i = 0; i < pairs; ++i)
-      step[static_cast<std::size_t>(i)] = phase_of(frequencies.inv_freq()(i, 0));
+    detail::range_phases phases(frequencies.inv_freq(), first);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
+          const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
                                        detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const cos_sin value = cos_sin_of<S>(step[static_cast<std::size_t>(i)] * position);
-            cos[i] = static_cast<S>(size * value.cos);
-            sin[i] = static_cast<S>(size * value.sin);
+            const double angle = frequencies.inv_freq()(i, 0) * static_cast<double>(position);
+            if (detail::is_small(angle))
+              detail::write_small(angle, size, cos[i], sin[i]);
+            else
+              detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
     std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());

@@ -12,6 +12,7 @@
 #include <rope/detail/exact.hpp>
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/range_phases.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/phase.hpp>
@@ -93,20 +94,16 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
   const double m = kept.attention_factor();
-  std::vector<phase> step(static_cast<std::size_t>(count)), now(step.size());
-  for (std::size_t j = 0; j < step.size(); ++j) {
-    step[j] = phase_of(kept.inv_freq()(static_cast<Index>(j), 0));
-    now[j] = step[j] * first;
-  }
+  detail::range_phases phases(kept.inv_freq(), first);
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
       "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
       [&](Index /*r*/, S* cos_row, S* sin_row) {
-        for (std::size_t j = 0; j < step.size(); ++j) {
-          const cos_sin value = cos_sin_of<double>(now[j]);
-          cos(static_cast<Index>(j)) = value.cos;
-          sin(static_cast<Index>(j)) = value.sin;
-          now[j] = now[j] + step[j];
+        const detail::phase_row& row = phases.next();
+        for (Index j = 0; j < count; ++j) {
+          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+          cos(j) = value.cos;
+          sin(j) = value.sin;
         }
         for (Index d = 0; d < pairs; ++d) {
           cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);

@@ -15,7 +15,8 @@
 #include <rope/detail/coordinate_phases.hpp>
 #include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/slow_pairs.hpp>
+#include <rope/detail/range_phases.hpp>
+#include <rope/detail/small_angles.hpp>
 #include <rope/detail/table_arguments.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/detail/table_view.hpp>
@@ -38,11 +39,13 @@ inline namespace ROPE_ABI {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
-/// Accuracy:  an entry is the correctly rounded cos or sin of position * inv_freq, for the inv_freq that
-///            `frequencies` reports: 0.501 ulp (float), 1.05 ulp (double), at every position up to 2^31 in
-///            magnitude, also under -ffast-math (tests/oracle/table.test.cpp). An attention_factor other than
-///            1 adds one rounding. An angle made of real coordinates has an error of 2^-126 rad per axis
-///            beside, which shows where it is below 2^-65 rad.
+/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
+///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
+///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
+///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
+///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
+///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
+///            of 2^-159 rad per axis beside.
 /// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
 template <class S = float>
 class frequency_table {
@@ -79,7 +82,7 @@ class frequency_table {
   /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
   ///            not finite or above 2^53 in magnitude
   /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
-  ///            (tests/oracle/coordinates.test.cpp); an angle below 2^-72 rad is within 2^-125 rad per axis
+  ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
   frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
@@ -183,23 +186,13 @@ class frequency_table {
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
-  /// The phase of a pair grows by the same integer from one position to the next, so a row is one exact
-  /// addition per pair away from the row before it, as far as a rounded step carries.
   frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
       : frequency_table(frequencies, first, rows, unwritten_tag{}) {
     require_one_axis();
-    const detail::slow_pairs slow(inv_freq());
-    std::vector<phase> step(static_cast<std::size_t>(pairs())), now(step.size());
-    for (std::size_t i = 0; i < step.size(); ++i)
-      step[i] = phase_of(slow.raised()(static_cast<Index>(i), 0));
-    for (Index r = 0; r < this->rows(); ++r) {
-      const std::int64_t position = first + r;
-      if (r == 0 || detail::outgrows_step(position) || detail::outgrows_step(position - 1))
-        for (std::size_t i = 0; i < step.size(); ++i)
-          now[i] = phase_at(step[i], slow.raised()(static_cast<Index>(i), 0), position);
-      write_row(r, now.data(), slow);
-      for (std::size_t i = 0; i < step.size(); ++i) now[i] = now[i] + step[i];
-    }
+    const detail::small_angles multiplied(inv_freq());
+    detail::range_phases phases(inv_freq(), first);
+    for (Index r = 0; r < this->rows(); ++r)
+      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
   }
 
   frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
@@ -207,19 +200,21 @@ class frequency_table {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
     by_position_ = false;
-    const detail::slow_pairs slow(inv_freq());
-    detail::coordinate_phases phases(slow.raised());
+    const detail::small_angles multiplied(inv_freq());
+    detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows()), 0);
     for (Index r = 0; r < rows(); ++r) {
-      write_row(r, phases.at(coordinates_.row(r)), slow);
+      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
       at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
     }
   }
 
-  void write_row(Index r, const phase* phases, const detail::slow_pairs& slow) {
+  template <class Row>
+  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
+                 const Row& coordinates) {
     S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
-    detail::write_table_row(phases, pairs(), attention_factor(), cos, cos + pairs());
-    slow.write(phases, attention_factor(), cos, cos + pairs());
+    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
+    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
   }
 
   void require_one_axis() const {

@@ -18,14 +18,15 @@
 #include <rope/detail/given_entries.hpp>
 #include <rope/detail/gradient_kernel.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/range_phases.hpp>
 #include <rope/detail/rotated_operands.hpp>
+#include <rope/detail/small_angles.hpp>
 #include <rope/detail/table_row.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
-#include <rope/phase.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotate.hpp>
 #include <rope/table.hpp>
@@ -183,20 +184,21 @@ class xpos {
     const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
-    std::vector<phase> step(static_cast<std::size_t>(pairs));
-    for (Index i = 0; i < pairs; ++i)
-      step[static_cast<std::size_t>(i)] = phase_of(frequencies.inv_freq()(i, 0));
+    detail::range_phases phases(frequencies.inv_freq(), first);
     frequency_table<S> result =
         detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
+          const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
                                        detail::widened(growth.scale_base);
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const cos_sin value = cos_sin_of<S>(step[static_cast<std::size_t>(i)] * position);
-            cos[i] = static_cast<S>(size * value.cos);
-            sin[i] = static_cast<S>(size * value.sin);
+            const double angle = frequencies.inv_freq()(i, 0) * static_cast<double>(position);
+            if (detail::is_small(angle))
+              detail::write_small(angle, size, cos[i], sin[i]);
+            else
+              detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
     std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());

@@ -13,7 +13,7 @@
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 
-/// The library against 256-bit arithmetic. Of the library only inv_freq and the finished entries are read
+/// The library against 512-bit arithmetic. Of the library only inv_freq and the finished entries are read
 /// back.
 ///
 /// This file is also compiled with -Ofast: it holds no NaN and no infinity, and asks MPFR whether a number is
@@ -28,10 +28,10 @@ using rope::phase;
 
 constexpr std::int64_t reach = std::int64_t{1} << 31;
 
-/// A number of 256 bits.
+/// A number of 512 bits.
 class real {
  public:
-  real() { mpfr_init2(value_, 256); }
+  real() { mpfr_init2(value_, 512); }
   explicit real(double x) : real() { mpfr_set_d(value_, x, MPFR_RNDN); }
   explicit real(std::int64_t x) : real() { mpfr_set_si(value_, x, MPFR_RNDN); }
   real(const real& other) : real() { mpfr_set(value_, other.value_, MPFR_RNDN); }
@@ -63,11 +63,12 @@ real two_pi() {
 }
 
 real fraction_of_a_turn(phase p) {
-  real turn;
-  mpfr_set_ui(turn.get(), p.turn.hi, MPFR_RNDN);
-  mpfr_mul_2ui(turn.get(), turn.get(), 64, MPFR_RNDN);
-  mpfr_add_ui(turn.get(), turn.get(), p.turn.lo, MPFR_RNDN);
-  mpfr_div_2ui(turn.get(), turn.get(), 128, MPFR_RNDN);
+  real turn(0.0);
+  for (const std::uint64_t word : {p.turn.hi, p.turn.mid, p.turn.lo}) {
+    mpfr_mul_2ui(turn.get(), turn.get(), 64, MPFR_RNDN);
+    mpfr_add_ui(turn.get(), turn.get(), word, MPFR_RNDN);
+  }
+  mpfr_div_2ui(turn.get(), turn.get(), 192, MPFR_RNDN);
   return turn;
 }
 static_assert(sizeof(unsigned long) >= sizeof(std::uint64_t), "mpfr_set_ui must take 64 bits");
@@ -155,7 +156,7 @@ std::vector<std::int64_t> positions_near_eighths(double inv_freq) {
 
 }  // namespace
 
-TEST_CASE("table entries are correctly rounded at the positions where others fail", "[oracle]") {
+TEST_CASE("table entries keep their bound at the positions where others fail", "[oracle]") {
   std::vector<std::int64_t> positions = {0,      255,     1857,     2047,     2049,     4095,
                                          8191,   15962,   32767,    65504,    65535,    131071,
                                          262143, 1048575, 16777214, 16777218, reach - 1};
@@ -169,7 +170,7 @@ TEST_CASE("table entries are correctly rounded at the positions where others fai
     }
 }
 
-TEST_CASE("table entries are correctly rounded at every magnitude of position", "[oracle]") {
+TEST_CASE("table entries keep their bound at every magnitude of position", "[oracle]") {
   const std::uint64_t seed = 11;
   CAPTURE(seed);
   testing::random random(seed);
@@ -184,7 +185,41 @@ TEST_CASE("table entries are correctly rounded at every magnitude of position", 
     }
 }
 
-TEST_CASE("table entries are correctly rounded where a cosine or sine almost vanishes", "[oracle]") {
+TEST_CASE("float entries are the nearest floats and double entries are or are next to them", "[oracle]") {
+  const std::uint64_t seed = 17;
+  CAPTURE(seed);
+  testing::random random(seed);
+  int entries = 0, floats_off = 0, doubles_off = 0;
+  double worst = 0;
+  for (const double base : {1e2, 1e4, 1e6}) {
+    const frequencies schedule(128, base);
+    for (int sample = 0; sample < 100; ++sample) {
+      const std::int64_t position = random.integer(1, reach) >> random.integer(0, 20);
+      const frequency_table<float> floats(schedule, position, position + 1);
+      const frequency_table<double> doubles(schedule, position, position + 1);
+      for (Index i = 0; i < schedule.pairs(); ++i) {
+        const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        const auto include = [&](float narrow, double wide, const real& value) {
+          ++entries;
+          if (narrow != mpfr_get_flt(value.get(), MPFR_RNDN)) ++floats_off;
+          if (wide != mpfr_get_d(value.get(), MPFR_RNDN)) ++doubles_off;
+          worst = std::max(worst, error_in_ulp<double>(wide, value));
+        };
+        include(floats.cos(position)[i], doubles.cos(position)[i], exact.cos);
+        include(floats.sin(position)[i], doubles.sin(position)[i], exact.sin);
+      }
+    }
+  }
+  CAPTURE(entries, doubles_off, worst);
+  // A float is off where the value is within 2^-21 ulp of a tie.
+  CHECK(floats_off <= 1);
+  // What is published of doubles: not correctly rounded, but seldom off, and by less than the bound.
+  CHECK(doubles_off > entries / 50);
+  CHECK(doubles_off < entries / 16);
+  CHECK(worst <= 0.8);
+}
+
+TEST_CASE("table entries keep their bound where a cosine or sine almost vanishes", "[oracle]") {
   double smallest_entry = 1;
   for (const double base : {1e2, 1e4, 5e5, 1e6, 1e9}) {
     const frequencies schedule(128, base);
@@ -205,7 +240,7 @@ TEST_CASE("table entries are correctly rounded where a cosine or sine almost van
   CHECK(smallest_entry < 0x1p-31);
 }
 
-TEST_CASE("table entries are correctly rounded in long ranges too", "[oracle]") {
+TEST_CASE("table entries keep their bound in long ranges too", "[oracle]") {
   const frequencies schedule(128, 1e4);
   for (const std::int64_t first : {std::int64_t{-1500}, reach - 1499}) {
     const std::int64_t last = first + 3000 > reach ? reach + 1 : first + 3000;
@@ -223,7 +258,7 @@ TEST_CASE("table entries are correctly rounded in long ranges too", "[oracle]") 
   }
 }
 
-TEST_CASE("entries of real coordinates on two axes are correctly rounded", "[oracle]") {
+TEST_CASE("entries of real coordinates on two axes keep their bound", "[oracle]") {
   const std::uint64_t seed = 12;
   CAPTURE(seed);
   testing::random random(seed);
@@ -249,7 +284,7 @@ TEST_CASE("entries of real coordinates on two axes are correctly rounded", "[ora
   worst.check();
 }
 
-TEST_CASE("table entries of pairs that hardly turn are correctly rounded", "[oracle]") {
+TEST_CASE("table entries of pairs that hardly turn keep their bound", "[oracle]") {
   const std::uint64_t seed = 16;
   CAPTURE(seed);
   testing::random random(seed);
@@ -324,10 +359,10 @@ TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
   }
 }
 
-TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-128 turn", "[oracle]") {
+TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 turn", "[oracle]") {
   const real turn = two_pi();
-  // Half a unit of 2^-128 turn, and the 2^-256 that 1 / (2 pi) is cut off at, times a product below 2^117.
-  const double bound = 0.5 + 0x1p-11;
+  // Half a unit of 2^-192 turn, and the 2^-384 that 1 / (2 pi) is cut off at, times a product below 2^128.
+  const double bound = 0.5 + 0x1p-50;
   const std::uint64_t seed = 14;
   CAPTURE(seed);
   testing::random random(seed);
@@ -338,14 +373,14 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-128 turn", "
     real whole;
     mpfr_round(whole.get(), difference.get());
     mpfr_sub(difference.get(), difference.get(), whole.get(), MPFR_RNDN);
-    mpfr_mul_2ui(difference.get(), difference.get(), 128, MPFR_RNDN);
+    mpfr_mul_2ui(difference.get(), difference.get(), 192, MPFR_RNDN);
     REQUIRE(std::abs(mpfr_get_d(difference.get(), MPFR_RNDN)) <= bound);
   };
-  for (int sample = 0; sample < 20000; ++sample) check(random.scaled(-140, 63), random.scaled(-60, 52));
+  for (int sample = 0; sample < 20000; ++sample) check(random.scaled(-200, 63), random.scaled(-60, 63));
   for (const double inv_freq :
-       {0x1.fffffffffffffp63, 1.0, 0.1, 1e-9, 1e-30, 0x1p-126, 0x1p-127, 0x1p-140, 1e-300})
+       {0x1.fffffffffffffp63, 1.0, 0.1, 1e-9, 1e-30, 0x1p-190, 0x1p-191, 0x1p-210, 1e-300})
     for (const double coordinate :
-         {1.0, -1.0, 0.5, 0x1p31, 0x1p53, 0x1.fffffffffffffp52, 0x1p-40, 0x1p-1000}) {
+         {1.0, -1.0, 0.5, 0x1p31, 0x1p53, 0x1.fffffffffffffp52, 0x1p64, 0x1p-40, 0x1p-1000}) {
       check(inv_freq, coordinate);
       check(-inv_freq, coordinate);
     }
@@ -360,29 +395,25 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
   CAPTURE(seed);
   testing::random random(seed);
   double of_float = 0, of_double = 0;
-  const auto include = [&](phase p, bool for_float) {
+  const auto include = [&](phase p) {
     const exact_pair exact(fraction_of_a_turn(p) * unit);
     const rope::cos_sin wide = rope::cos_sin_of<double>(p), narrow = rope::cos_sin_of<float>(p);
     of_double = std::max(
         {of_double, error_in_ulp<double>(wide.cos, exact.cos), error_in_ulp<double>(wide.sin, exact.sin)});
-    if (for_float)
-      of_float = std::max({of_float, error_in_ulp<double>(narrow.cos, exact.cos),
-                           error_in_ulp<double>(narrow.sin, exact.sin)});
+    of_float = std::max(
+        {of_float, error_in_ulp<double>(narrow.cos, exact.cos), error_in_ulp<double>(narrow.sin, exact.sin)});
   };
   constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
-  for (int sample = 0; sample < 60000; ++sample) {
-    include({{random.bits(), random.bits()}}, true);
-    // Close to a multiple of an eighth, at a distance of any magnitude down to the 2^-60 turn that float
-    // needs ...
-    const phase centre = {{random.bits() / eighth * eighth, 0}};
-    const std::uint64_t offset = random.bits();
-    const phase near = {{offset >> random.integer(3, 58), random.bits()}};
-    include(centre + near, near.turn.hi >= 16);
-    include(centre + -near, near.turn.hi >= 16);
-    // ... and down to 2^-128 turn for double.
-    const phase tiny = {{0, (random.bits() >> random.integer(0, 63)) | 1}};
-    include(centre + tiny, false);
-    include(centre + -tiny, false);
+  for (int sample = 0; sample < 30000; ++sample) {
+    include({{random.bits(), random.bits(), random.bits()}});
+    // Close to a multiple of an eighth, at a distance of any magnitude down to 2^-192 turn.
+    const phase centre = {{random.bits() / eighth * eighth, 0, 0}};
+    const std::uint64_t word = random.bits() >> random.integer(3, 63);
+    for (const phase near : {phase{{word, random.bits(), random.bits()}}, phase{{0, word, random.bits()}},
+                             phase{{0, 0, word | 1}}}) {
+      include(centre + near);
+      include(centre + -near);
+    }
   }
   CHECK(of_float <= before_rounding);
   CHECK(of_double <= static_cast<double>(tolerance::table_entry<double>()));

@@ -101,7 +101,7 @@ struct float_tables {
 
 }  // namespace
 
-TEST_CASE("a table of angles has their correctly rounded cos and sin", "[given_table]") {
+TEST_CASE("a table of angles has their cos and sin to the bound of every table", "[given_table]") {
   // A double is a long double exactly, and the C library reduces long double angles exactly.
   const matrix angles = random_angles(40, 24, -30, 62);
   const auto angle = [&](Index r, Index i) { return static_cast<long double>(angles(r, i)); };

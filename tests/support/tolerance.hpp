@@ -51,7 +51,7 @@ long double error_in_ulp(T got, long double exact) {
   return std::abs(static_cast<long double>(got) - exact) / ulp<T>(exact);
 }
 
-/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-128 turn and cos and
+/// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-162 turn and cos and
 /// sin are evaluated in double to 2^-21 ulp of float, so what is left is one rounding, 0.5. double: 0.5 of
 /// the last addition, and as much again from the operations before it.
 template <class S>

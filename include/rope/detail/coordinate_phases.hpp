@@ -2,7 +2,6 @@
 #ifndef ROPE_DETAIL_COORDINATE_PHASES_HPP
 #define ROPE_DETAIL_COORDINATE_PHASES_HPP
 
-#include <bit>  // std::countr_zero
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/exact.hpp>
+#include <rope/detail/phase_row.hpp>
 #include <rope/detail/wide_integer.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/phase.hpp>
@@ -20,101 +20,109 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// A coordinate that is no integer as a whole and a fraction in units of 2^-64, without its sign. What has
-/// bits below 2^-64, as only coordinates below 2^-11 can, does not fit.
-struct fixed_point {
-  std::uint64_t whole = 0, fraction = 0;
-  bool fits = false;
+/// A coordinate that is no integer, as significand * 2^-places.
+struct fractional {
+  std::uint64_t significand;
+  int word, bit;  // places = 64 word + bit
 
-  explicit fixed_point(double coordinate) {
+  explicit fractional(double coordinate) {
     const binary c = binary_of(coordinate);  // exponent < 0, as every double from 2^53 on is an integer
-    if (c.exponent + std::countr_zero(c.significand) < -64) return;
-    fits = true;
-    if (c.exponent > -64) {
-      whole = c.significand >> -c.exponent;
-      fraction = c.significand << (64 + c.exponent);
-    } else {
-      fraction = c.significand >> (-64 - c.exponent);
-    }
+    significand = c.significand;
+    word = -c.exponent / 64;
+    bit = -c.exponent % 64;
   }
 };
 
-/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-192, the most significant
-/// word first, which is enough for any coordinate of a double.
-///
-/// Accuracy of a product with a fixed_point below 2^53:  2^-128 turn
+/// How fast one pair turns along one axis: |inv_freq| / (2 pi) turns in units of 2^-256, the least
+/// significant word first, which is enough for any coordinate of a double.
 class turning_rate {
  public:
-  explicit turning_rate(double inv_freq) : inv_freq_(inv_freq), step_(phase_of(inv_freq)) {
-    const uint128 upper = phase_of((std::abs)(inv_freq), 0x1p-64).turn,
-                  lower = phase_of((std::abs)(inv_freq), 0x1p64).turn;
-    // `upper` was rounded to nearest; the words are those of a number cut off.
-    const uint128 cut = upper + -uint128{0, lower.hi >> 63};
-    turns_[0] = cut.hi;
-    turns_[1] = cut.lo;
-    turns_[2] = lower.hi;
-    turns_[3] = lower.lo;
+  explicit turning_rate(double inv_freq) : negative_(inv_freq < 0) {
+    const binary_turns turns(inv_freq, 1.0);
+    for (int k = 0; k < 5; ++k) turns_[k] = turns.word_from(64 * k - 256);
   }
 
-  /// The phase at a whole coordinate, of either sign.
-  phase at_integer(std::int64_t position) const { return phase_at(step_, inv_freq_, position); }
-
-  /// The phase at a coordinate of which `magnitude` is the fixed point.
-  phase at_real(double coordinate, const fixed_point& magnitude) const {
-    if (!magnitude.fits) return phase_of(inv_freq_, coordinate);
-    const uint128 a = multiply(magnitude.whole, turns_[3]), b = multiply(magnitude.fraction, turns_[2]);
-    const std::uint64_t c = multiply(magnitude.fraction, turns_[3]).hi, half = std::uint64_t{1} << 63;
-    const uint128 below =
-        uint128{0, a.lo} + uint128{0, b.lo} + uint128{0, c} + uint128{0, half};  // 2^-192 turn
-    uint128 turn = multiply(magnitude.whole, turns_[2]) + multiply(magnitude.fraction, turns_[1]) +
-                   uint128{0, a.hi} + uint128{0, b.hi} + uint128{0, below.hi};
-    turn.hi += magnitude.whole * turns_[1] + magnitude.fraction * turns_[0];
-    return {(inv_freq_ < 0) != (coordinate < 0) ? -turn : turn};
+  /// The phase at a coordinate of which `magnitude` are the bits.
+  ///
+  /// Accuracy:  (1/2 + 2^-10) 2^-192 turn up to 2^53
+  phase at(bool negative, const fractional& magnitude) const {
+    if (magnitude.word > 4) return {};  // turns * 2^-places < 2^-256
+    const std::uint64_t* turns = turns_ + magnitude.word;
+    const int bit = magnitude.bit;
+    const auto shifted = [turns, bit](int w) {
+      return (turns[w] >> bit) | (turns[w + 1] << 1 << (63 - bit));
+    };
+    const std::uint64_t s = magnitude.significand;
+    // The words of turns * 2^-places from 2^-256 turn on; whole turns, times the significand, vanish.
+    const uint128 a = multiply(s, shifted(0)), b = multiply(s, shifted(1)), c = multiply(s, shifted(2));
+    const uint128 low = uint128{0, a.hi} + uint128{0, b.lo} + uint128{0, a.lo >> 63};
+    const uint128 middle = uint128{0, b.hi} + uint128{0, c.lo} + uint128{0, low.hi};
+    const phase turned = {{c.hi + s * shifted(3) + middle.hi, middle.lo, low.lo}};
+    return negative_ != negative ? -turned : turned;
   }
 
  private:
-  double inv_freq_;
-  phase step_;
-  std::uint64_t turns_[4];  // whole turns, then fractions of 2^-64, 2^-128 and 2^-192
+  std::uint64_t turns_[9] = {};  // from 2^-256, 2^-192, 2^-128 and 2^-64 turn on, whole turns, and zeros
+  bool negative_;
 };
 
 /// sum_a inv_freq(i, a) * coordinate_a / (2 pi), modulo 1, for every pair i.
 class coordinate_phases {
  public:
+  /// \param inv_freq  [pairs, axes]
   explicit coordinate_phases(const frequencies::inv_freq_map& inv_freq)
       : pairs_(static_cast<std::size_t>(inv_freq.rows())), axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i)
-        if (!equal(inv_freq(i, a), 0))
-          axes_[static_cast<std::size_t>(a)].push_back(
-              {static_cast<std::size_t>(i), turning_rate(inv_freq(i, a))});
+        if (!equal(inv_freq(i, a), 0)) axes_[static_cast<std::size_t>(a)].include(i, inv_freq(i, a));
   }
 
-  /// The phases [pairs] at one row of coordinates [axes], valid until the next call.
+  /// The phases at one row of coordinates [axes], valid until the next call.
   template <class Row>
-  const phase* at(const Row& coordinates) {
-    pairs_.assign(pairs_.size(), phase{});
+  const phase_row& at(const Row& coordinates) {
+    pairs_.clear();
     for (std::size_t a = 0; a < axes_.size(); ++a) {
       const double coordinate = coordinates(static_cast<Index>(a));
-      if (equal(coordinate, std::trunc(coordinate))) {
-        const auto position = static_cast<std::int64_t>(coordinate);
-        for (const auto& [pair, rate] : axes_[a]) pairs_[pair] = pairs_[pair] + rate.at_integer(position);
+      const axis& along = axes_[a];
+      if (!equal(coordinate, std::trunc(coordinate))) {
+        const fractional magnitude(coordinate);
+        const bool negative = coordinate < 0;
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], along.rates[k].at(negative, magnitude));
+        continue;
+      }
+      const auto position = static_cast<std::int64_t>(coordinate);
+      if (position == 0) continue;
+      if (beyond_steps(position) || along.slow) {
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], phase_at(along.steps[k], along.inv_freq[k], position));
       } else {
-        const fixed_point magnitude(coordinate);
-        for (const auto& [pair, rate] : axes_[a])
-          pairs_[pair] = pairs_[pair] + rate.at_real(coordinate, magnitude);
+        for (std::size_t k = 0; k < along.pairs.size(); ++k)
+          pairs_.add(along.pairs[k], along.steps[k] * position);
       }
     }
-    return pairs_.data();
+    return pairs_;
   }
 
  private:
-  struct turning_pair {
-    std::size_t pair;
-    turning_rate rate;
+  /// The pairs that turn along an axis.
+  struct axis {
+    std::vector<std::size_t> pairs;
+    std::vector<double> inv_freq;
+    std::vector<phase> steps;
+    std::vector<turning_rate> rates;
+    bool slow = false;  // whether one is slower than steps
+
+    void include(Index pair, double speed) {
+      pairs.push_back(static_cast<std::size_t>(pair));
+      inv_freq.push_back(speed);
+      steps.push_back(phase_of(speed));
+      rates.emplace_back(speed);
+      slow = slow || slower_than_steps(speed);
+    }
   };
-  std::vector<phase> pairs_;
-  std::vector<std::vector<turning_pair>> axes_;  // the pairs that turn along each axis
+  phase_row pairs_;
+  std::vector<axis> axes_;
 };
 
 }  // namespace detail

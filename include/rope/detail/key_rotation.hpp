@@ -11,6 +11,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/phase_row.hpp>
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/storage.hpp>
 #include <rope/detail/table_row.hpp>
@@ -125,8 +126,8 @@ class key_turn {
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     const auto pairs = static_cast<Index>(step_.size());
     if (!written_ || count != count_) {
-      for (std::size_t i = 0; i < step_.size(); ++i) now_[i] = step_[i] * count;
-      write_table_row(now_.data(), pairs, m_, row_.data(), row_.data() + pairs);
+      for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, step_[i] * count);
+      write_table_row(now_, m_, row_.data(), row_.data() + pairs);
       count_ = count;
       written_ = true;
     }
@@ -136,7 +137,8 @@ class key_turn {
   }
 
  private:
-  std::vector<phase> step_, now_;
+  std::vector<phase> step_;
+  phase_row now_;
   double m_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;

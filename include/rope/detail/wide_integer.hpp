@@ -6,7 +6,7 @@
 
 #include <rope/config.hpp>
 
-/// 128-bit unsigned integers, as far as exact angles need them.
+/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23,6 +23,25 @@ struct uint128 {
     return {a.hi + b.hi + (sum < a.lo ? 1u : 0u), sum};
   }
   friend constexpr uint128 operator-(uint128 a) { return uint128{~a.hi, ~a.lo} + uint128{0, 1}; }
+};
+
+/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+struct uint192 {
+  std::uint64_t hi = 0;
+  std::uint64_t mid = 0;
+  std::uint64_t lo = 0;
+
+  friend constexpr bool operator==(const uint192&, const uint192&) = default;
+  friend constexpr uint192 operator+(uint192 a, uint192 b) {
+    const std::uint64_t lo = a.lo + b.lo, mid = a.mid + b.mid;
+    const std::uint64_t carry = lo < a.lo ? 1u : 0u, sum = mid + carry;
+    // The two carries out of the middle exclude each other.
+    return {a.hi + b.hi + (mid < a.mid ? 1u : 0u) + (sum < mid ? 1u : 0u), sum, lo};
+  }
+  friend constexpr uint192 operator-(uint192 a) {
+    const std::uint64_t into_mid = a.lo == 0 ? 1u : 0u, mid = ~a.mid + into_mid;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), mid, 0 - a.lo};
+  }
 };
 
 /// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
@@ -43,6 +62,13 @@ constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
 #else
   return multiply_halves(a, b);
 #endif
+}
+
+/// a * b modulo 2^192.
+constexpr uint192 multiply(uint192 a, std::uint64_t b) {
+  const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
+  const uint128 upper = middle + uint128{a.hi * b, low.hi};
+  return {upper.hi, upper.lo, low.lo};
 }
 
 /// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
