@@ -5115,6 +5115,7 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 #ifndef ROPE_DETAIL_EXP2_HPP
 #define ROPE_DETAIL_EXP2_HPP
 
+#include <cfloat>  // FLT_EVAL_METHOD
 #include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
@@ -5128,11 +5129,18 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// x, and no algebra of -ffast-math across it: a difference that is exact must stay one.
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must stay
+/// one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #if defined(__FAST_MATH__)
   EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
 #endif
   return x;
 }

@@ -130,6 +130,17 @@ void use_attention() {
   attention_gradient<Layout>(q, k, v, out, out, d.many(d.q), d.few(d.k), d.few(d.v), table);
 }
 
+/// Two keys of scores 0 and -3: the second has a weight of 1 / (1 + e^3).
+template <class T>
+void weigh_two_keys() {
+  const std::vector<T> q = {T(3)}, k = {T(0), T(-1)}, v = {T(0), T(1)};
+  std::vector<T> out(1);
+  attention(thd(q.data(), 1, 1, 1), thd(k.data(), 2, 1, 1), thd(v.data(), 2, 1, 1), thd(out.data(), 1, 1, 1),
+            {.scale = 1});
+  const std::vector<T> expected = {static_cast<T>(1 / (1 + std::exp(3.0)))};
+  expect(agree(out, expected), "weights are those of the softmax");
+}
+
 template <class T>
 void use_block() {
   using rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -222,6 +233,8 @@ int main() {
   use_attention<float, half_split>();
   use_attention<double, interleaved>();
   use_attention<Eigen::half, interleaved>();
+  weigh_two_keys<float>();
+  weigh_two_keys<double>();
   use_block<float>();
   use_tables();
   return failures == 0 ? 0 : 1;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <bit>
 #include <cassert>
+#include <cfloat>
 #include <climits>
 #include <cmath>
 #include <complex>
