@@ -16970,7 +16970,7 @@ void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& table
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
 /// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels less than 2 MB in
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
 /// float.
 
 namespace rope {
