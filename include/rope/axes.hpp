@@ -53,6 +53,9 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   for (const Index pairs : sections) {
     if (pairs < 0 || pairs > most)
       ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs > most - sum)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
     sum += pairs;
   }
   return sum;

@@ -2,6 +2,7 @@
 #include <rope/axes.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <rope/rotate.hpp>
 #include <rope/scaling.hpp>
@@ -282,9 +283,15 @@ TEST_CASE("sections must fit", "[axes]") {
     CHECK(refuses([&] { sections({4, -1, 2, 0}); }, "a section must be in [0, 2^31), got -1"));
     CHECK(refuses(
         [&] {
-          sections({4, std::numeric_limits<Index>::max(), 2, 0});
+          sections({4, std::numeric_limits<std::int32_t>::max(), 2, 0});
         },
-        "a section must be in [0, 2^31)"));
+        "sections must add up to less than 2^31, got 4 + 2147483647"));
+    if constexpr (sizeof(Index) > 4)
+      CHECK(refuses(
+          [&] {
+            sections({4, std::numeric_limits<Index>::max(), 2, 0});
+          },
+          "a section must be in [0, 2^31)"));
   }
   CHECK(refuses([] { rope::contiguous_sections({-4}); }, "rope::contiguous_sections: "));
   CHECK(refuses([] { rope::height_width_then_time(-1, 4); }, "rope::height_width_then_time: ", "got -1"));

@@ -273,11 +273,11 @@ TEST_CASE("extents that are negative or exceed the address space are refused") {
   CHECK_THROWS_AS(kv_cache<float>(1, 1, 1, 1, huge), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(1, (huge >> 2) + 1, 1, 1), std::length_error);
   // The strides of a view of nothing are products too.
-  const rope::Index far = rope::Index{1} << 40;
+  const rope::Index far = rope::Index{1} << (sizeof(rope::Index) > 4 ? 40 : 20);
   CHECK_THROWS_AS(kv_cache<float>(0, far, 1 << 30, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(far, 1 << 30, 0, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(far, 0, 1 << 30, 1), std::length_error);
-  CHECK_NOTHROW(kv_cache<float>(0, far, 1 << 10, 1));
+  CHECK_NOTHROW(kv_cache<float>(0, far, 1 << 4, 1));
 }
 
 namespace {
