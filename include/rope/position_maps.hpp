@@ -135,7 +135,10 @@ std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, cons
                detail::message("mapped_positions: count must not be negative, got ", count));
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  for (Index t = 0; t < count; ++t) ids[static_cast<std::size_t>(t)] = map(first + t);
+  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
+  for (Index t = 0; t < count; ++t)
+    ids[static_cast<std::size_t>(t)] =
+        map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
   return ids;
 }
 
