@@ -195,10 +195,17 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
           [&] { rotated.append(k, v); });
   const char* mixed = "ring_cache: keys must meet the layout and the table they were rotated by, got ";
   refuses(invalid, rotated, mixed, [&] { rotated.append<interleaved>(k, v, other); });
-  refuses(invalid, rotated, mixed, [&] { rotated.append<half_split>(k, v, table); });
   refuses(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });
   refuses(std::out_of_range(""), rotated, "ring_cache::append: position 5 is outside the table's [0, 5)",
           [&] { rotated.append<interleaved>(k, v, frequency_table<>(frequencies(2), 5)); });
+  // The one pair of two channels is the same in both layouts; of four channels, the pairs differ.
+  const std::vector<float> four(2 * 3 * 4, 1.0f);
+  const auto heads = bshd(four.data(), 2, 3, 1, 4);
+  const frequency_table<> table_of_four(frequencies(4), 40);
+  ring_cache<float> two_pairs(2, {.sinks = 1, .window = 3}, 1, 4);
+  two_pairs.append<interleaved>(heads, heads, table_of_four);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { two_pairs.append<half_split>(heads, heads, table_of_four); }, std::string("rope::") + mixed));
   CHECK(throws_saying<std::out_of_range>([&] { raw.size(2); },
                                          "rope::ring_cache: row must be in [0, 2), got 2"));
   CHECK_THROWS_AS(raw.positions(-1), std::out_of_range);
