@@ -4917,7 +4917,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if (std::abs(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+    if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
       for (Index d = 0; d < depth; ++d)
         if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }
@@ -5427,7 +5427,7 @@ struct joined_factors {
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
-  const bool first = *total.sum == A(0);
+  const bool first = equal(*total.sum, A(0));
   const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
   const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
                                      std::exp2(*part.maximum - maximum)};
@@ -6334,7 +6334,7 @@ class prefill_block {
     for (Index s = 0; s < m_.strips; ++s)
       for (Index r = 0; r < rows_of(s).count; ++r) {
         const Index row = s * shape::rows + r;
-        if (m_.state.sum[row] == A(0)) continue;
+        if (equal(m_.state.sum[row], A(0))) continue;
         const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
                                                softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
         for (Index p = 0; p < m_.value_panels; ++p) {
@@ -7308,7 +7308,7 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if (std::abs(factor) > A(1))  // as read_queries
+        if ((std::abs)(factor) > A(1))  // as read_queries
           for (Index d = 0; d < tape.q.head_dim; ++d)
             if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
@@ -7359,7 +7359,7 @@ struct attention_gradient_rows {
     };
     const auto end_run = [&] {
       for (Index row = 0; row < count(); ++row) {
-        if (m.factors[row] == A(0)) continue;
+        if (equal(m.factors[row], A(0))) continue;
         join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
              softmax_rows<A>{m.shifts + row, m.factors + row});
         m.shifts[row] = m.factors[row] = A(0);
@@ -7512,7 +7512,7 @@ class strip_slopes {
                      whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
-    if (std::abs(shift_number) == (std::numeric_limits<A>::max)())
+    if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
       const P weight = multiply(exp2(subtract(load<P>(weights + j), shift)), factor);

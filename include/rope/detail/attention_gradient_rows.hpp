@@ -157,7 +157,7 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if (std::abs(factor) > A(1))  // as read_queries
+        if ((std::abs)(factor) > A(1))  // as read_queries
           for (Index d = 0; d < tape.q.head_dim; ++d)
             if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
@@ -208,7 +208,7 @@ struct attention_gradient_rows {
     };
     const auto end_run = [&] {
       for (Index row = 0; row < count(); ++row) {
-        if (m.factors[row] == A(0)) continue;
+        if (equal(m.factors[row], A(0))) continue;
         join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
              softmax_rows<A>{m.shifts + row, m.factors + row});
         m.shifts[row] = m.factors[row] = A(0);

@@ -11,6 +11,7 @@
 #include <rope/detail/attention_gradient_panels.hpp>
 #include <rope/detail/attention_rows.hpp>  // channels_map
 #include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/exp2.hpp>
 #include <rope/detail/hidden_keys.hpp>
 #include <rope/detail/infinities.hpp>
@@ -128,7 +129,7 @@ class strip_slopes {
                      whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
-    if (std::abs(shift_number) == (std::numeric_limits<A>::max)())
+    if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
       const P weight = multiply(exp2(subtract(load<P>(weights + j), shift)), factor);

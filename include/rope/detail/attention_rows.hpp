@@ -169,7 +169,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if (std::abs(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+    if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
       for (Index d = 0; d < depth; ++d)
         if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }

@@ -60,7 +60,7 @@ struct joined_factors {
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
-  const bool first = *total.sum == A(0);
+  const bool first = equal(*total.sum, A(0));
   const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
   const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
                                      std::exp2(*part.maximum - maximum)};

@@ -11,6 +11,7 @@
 #include <rope/detail/attention_panels.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/attention_softmax.hpp>
+#include <rope/detail/exact.hpp>
 #include <rope/detail/packet.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/weighted_sum.hpp>
@@ -140,7 +141,7 @@ class prefill_block {
     for (Index s = 0; s < m_.strips; ++s)
       for (Index r = 0; r < rows_of(s).count; ++r) {
         const Index row = s * shape::rows + r;
-        if (m_.state.sum[row] == A(0)) continue;
+        if (equal(m_.state.sum[row], A(0))) continue;
         const joined_factors<A> factors = join(softmax_rows<A>{m_.total.maximum + row, m_.total.sum + row},
                                                softmax_rows<A>{m_.state.maximum + row, m_.state.sum + row});
         for (Index p = 0; p < m_.value_panels; ++p) {
