@@ -116,8 +116,8 @@ TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "", floa
   const auto tokens = rope::thd(x.data(), 20, 2, 64);
   std::vector<rope::kv_cache<TestType>> cache;
   cache.reserve(1);
-  // Keys, values; the positions, sizes and next positions of the rows.
-  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 5);
+  // Keys, values; the positions, sizes, next positions and last counts of the rows.
+  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 6);
   const auto decode = [&] {
     cache[0].clear();
     cache[0].append(tokens, tokens);
