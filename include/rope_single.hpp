@@ -2525,11 +2525,12 @@ class scratch_piece {
   scratch_piece& operator=(const scratch_piece&) = delete;
 
   static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
   }
 
  protected:
-  scratch_piece() : next_(first()) { first() = this; }
+  /// \param release  gives back the memory of a piece; no virtual function: those cost a table in every object file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) { first() = this; }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
     scratch_piece** at = &first();
@@ -2538,27 +2539,29 @@ class scratch_piece {
   }
 
  private:
-  virtual void release() = 0;
-
   static scratch_piece*& first() {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
 
+  void (*release_)(scratch_piece&);
   scratch_piece* next_;
 };
 
 template <class T>
-class scratch_memory final : scratch_piece {
+class scratch_memory : scratch_piece {
  public:
+  scratch_memory()
+      : scratch_piece([](scratch_piece& piece) {
+          storage<T>().swap(static_cast<scratch_memory&>(piece).memory_);
+        }) {}
+
   T* at_least(std::size_t count) {
     if (memory_.size() < count) memory_ = storage<T>(count);
     return memory_.data();
   }
 
  private:
-  void release() override { storage<T>().swap(memory_); }
-
   storage<T> memory_;
 };
 
@@ -3202,14 +3205,14 @@ struct uint192 {
 
   friend constexpr bool operator==(const uint192&, const uint192&) = default;
   friend constexpr uint192 operator+(uint192 a, uint192 b) {
-    const std::uint64_t lo = a.lo + b.lo, mid = a.mid + b.mid;
-    const std::uint64_t carry = lo < a.lo ? 1u : 0u, sum = mid + carry;
+    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
+    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
     // The two carries out of the middle exclude each other.
-    return {a.hi + b.hi + (mid < a.mid ? 1u : 0u) + (sum < mid ? 1u : 0u), sum, lo};
+    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
   }
   friend constexpr uint192 operator-(uint192 a) {
-    const std::uint64_t into_mid = a.lo == 0 ? 1u : 0u, mid = ~a.mid + into_mid;
-    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), mid, 0 - a.lo};
+    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
 
@@ -9600,10 +9603,12 @@ void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& t
              message(function, ": raw keys have no angles, read them by another table, got table ",
                      to.fingerprint()));
 }
-inline void refuse_shift_without_table(const char* function, std::int64_t delta) {
-  ROPE_THROW(std::invalid_argument,
-             message(function,
-                     ": rotated keys are turned by a table, give it and the layout, got a delta of ", delta));
+
+inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
+  if (storage != key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": rotated keys are turned by a table, give it and the layout, got a delta of ", delta));
 }
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
@@ -9870,7 +9875,7 @@ class kv_cache {
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
   ///          magnitude; std::invalid_argument if the cache stores rotated keys
   void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
-    if (storage_ != key_storage::raw) detail::refuse_shift_without_table("kv_cache::shift", delta);
+    detail::check_shift_without_table("kv_cache::shift", storage_, delta);
     rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
   }
 
@@ -17358,7 +17363,7 @@ struct cosmos_axis_scaling {
   void apply(schedule& schedule) const {
     require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
                   stretch);
-    stretch_base(schedule, stretch, "cosmos_frequencies");
+    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
     require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
                   stretch);
   }

@@ -201,7 +201,7 @@ class kv_cache {
   /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
   ///          magnitude; std::invalid_argument if the cache stores rotated keys
   void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
-    if (storage_ != key_storage::raw) detail::refuse_shift_without_table("kv_cache::shift", delta);
+    detail::check_shift_without_table("kv_cache::shift", storage_, delta);
     rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
   }
 

@@ -93,7 +93,7 @@ struct cosmos_axis_scaling {
   void apply(schedule& schedule) const {
     require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
                   stretch);
-    stretch_base(schedule, stretch, "cosmos_frequencies");
+    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
     require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
                   stretch);
   }

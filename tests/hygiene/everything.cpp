@@ -202,7 +202,7 @@ bool too_large(const Call& call) {
 
 /// Numbers of 64 bits whose low 32 bits are small, and extents whose products are: with an Index of 32 bits,
 /// none of them may come out as what is left of it.
-void refuse_what_no_index_counts() {
+[[maybe_unused]] void refuse_what_no_index_counts() {
   constexpr std::int64_t rows = (std::int64_t{1} << 32) + 8;
   const frequencies f(8);
   const Eigen::ArrayXXd mix = Eigen::ArrayXXd::Ones(4, 2);

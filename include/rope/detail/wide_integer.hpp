@@ -33,14 +33,14 @@ struct uint192 {
 
   friend constexpr bool operator==(const uint192&, const uint192&) = default;
   friend constexpr uint192 operator+(uint192 a, uint192 b) {
-    const std::uint64_t lo = a.lo + b.lo, mid = a.mid + b.mid;
-    const std::uint64_t carry = lo < a.lo ? 1u : 0u, sum = mid + carry;
+    const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
+    const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
     // The two carries out of the middle exclude each other.
-    return {a.hi + b.hi + (mid < a.mid ? 1u : 0u) + (sum < mid ? 1u : 0u), sum, lo};
+    return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
   }
   friend constexpr uint192 operator-(uint192 a) {
-    const std::uint64_t into_mid = a.lo == 0 ? 1u : 0u, mid = ~a.mid + into_mid;
-    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), mid, 0 - a.lo};
+    const std::uint64_t carry = a.lo == 0 ? 1u : 0u;
+    return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
 

@@ -20,11 +20,12 @@ class scratch_piece {
   scratch_piece& operator=(const scratch_piece&) = delete;
 
   static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
   }
 
  protected:
-  scratch_piece() : next_(first()) { first() = this; }
+  /// \param release  gives back the memory of a piece; no virtual function: those cost a table in every object file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) { first() = this; }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
     scratch_piece** at = &first();
@@ -33,27 +34,29 @@ class scratch_piece {
   }
 
  private:
-  virtual void release() = 0;
-
   static scratch_piece*& first() {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
 
+  void (*release_)(scratch_piece&);
   scratch_piece* next_;
 };
 
 template <class T>
-class scratch_memory final : scratch_piece {
+class scratch_memory : scratch_piece {
  public:
+  scratch_memory()
+      : scratch_piece([](scratch_piece& piece) {
+          storage<T>().swap(static_cast<scratch_memory&>(piece).memory_);
+        }) {}
+
   T* at_least(std::size_t count) {
     if (memory_.size() < count) memory_ = storage<T>(count);
     return memory_.data();
   }
 
  private:
-  void release() override { storage<T>().swap(memory_); }
-
   storage<T> memory_;
 };
 
