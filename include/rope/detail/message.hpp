@@ -2,10 +2,12 @@
 #ifndef ROPE_DETAIL_MESSAGE_HPP
 #define ROPE_DETAIL_MESSAGE_HPP
 
-#include <concepts>  // std::integral
+#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
 #include <cstdio>    // std::snprintf
 #include <cstdlib>   // std::strtod
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include <rope/config.hpp>
 #include <rope/detail/exact.hpp>
@@ -16,12 +18,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-inline void append(std::string& text, const char* part) { text += part; }
-inline void append(std::string& text, double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.17g", value);
-  text += digits;
-}
 /// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
@@ -31,17 +27,60 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-template <std::integral Integer>
-void append(std::string& text, Integer value) {
-  text += std::to_string(value);
+/// A part of a message. Messages are many, so all of them are put together by one function.
+class message_part {
+ public:
+  message_part(const char* text) : kind_(kind::text), text_(text) {}
+  message_part(double value) : kind_(kind::real), real_(value) {}
+  template <std::signed_integral Integer>
+  message_part(Integer value) : kind_(kind::integer), integer_(value) {}
+  template <std::unsigned_integral Integer>
+  message_part(Integer value) : kind_(kind::natural), natural_(value) {}
+  /// An index of a class of its own.
+  template <class Number>
+  requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
+      : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
+
+  /// Numbers are written so that they read back exactly.
+  void append_to(std::string& text) const {
+    char digits[32];
+    switch (kind_) {
+      case kind::text:
+        text += text_;
+        break;
+      case kind::integer:
+        text += std::to_string(integer_);
+        break;
+      case kind::natural:
+        text += std::to_string(natural_);
+        break;
+      case kind::real:
+        std::snprintf(digits, sizeof digits, "%.17g", real_);
+        text += digits;
+    }
+  }
+
+ private:
+  enum class kind { text, real, integer, natural } kind_;
+  union {
+    const char* text_;
+    double real_;
+    long long integer_;
+    unsigned long long natural_;
+  };
+};
+
+inline void append(std::string& text, message_part part) { part.append_to(text); }
+
+inline std::string joined(std::initializer_list<message_part> parts) {
+  std::string text = "rope::";
+  for (const message_part& part : parts) part.append_to(text);
+  return text;
 }
 
-/// The parts joined; numbers are written so that they read back exactly.
 template <class... Parts>
 std::string message(const Parts&... parts) {
-  std::string text = "rope::";
-  (append(text, parts), ...);
-  return text;
+  return joined({message_part(parts)...});
 }
 
 }  // namespace detail

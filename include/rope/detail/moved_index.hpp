@@ -2,11 +2,9 @@
 #ifndef ROPE_DETAIL_MOVED_INDEX_HPP
 #define ROPE_DETAIL_MOVED_INDEX_HPP
 
-#include <string>
 #include <utility>  // std::exchange
 
 #include <rope/config.hpp>
-#include <rope/detail/message.hpp>
 
 /// An extent of memory that somebody else holds.
 
@@ -33,8 +31,6 @@ class moved_index {
  private:
   Index value_;
 };
-
-inline void append(std::string& text, const moved_index& value) { append(text, Index{value}); }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
