@@ -4474,31 +4474,18 @@ class rotation {
   }
 
   /// Rotates every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const {
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      if (x_.token_stride >= x_.head_stride || x_.tokens == 1)
-        token_major(b, t, t + count);
-      else
-        head_major(b, t, t + count);
-      first += count;
-    }
-  }
+  void run(Index first, Index last) const;
 
  private:
-  void token_major(Index b, Index first, Index last) const {
-    for (Index t = first; t < last; ++t) rotate_heads(b, t, 0, x_.heads);
-  }
-
-  /// The tokens of a head are next to each other. A few heads at a time stream side by side and share the
-  /// table row of a token; one head alone would read as much table as data, and all of them would be too many
-  /// streams.
-  void head_major(Index b, Index first, Index last) const {
-    constexpr Index streams = 8;
-    for (Index begin = first; begin < last; begin += block())
+  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or the
+  /// tokens of a head are. Then a few heads at a time stream side by side and share the table row of a token;
+  /// one head alone would read as much table as data, and all of them would be too many streams.
+  void run_row(Index b, Index first, Index last) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
+    for (Index begin = first; begin < last; begin += tokens)
       for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + block(), last); ++t)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
           rotate_heads(b, t, h, (std::min)(streams, x_.heads - h));
   }
 
@@ -4534,6 +4521,17 @@ class rotation {
   bool in_place_;
   bool streams_ = false;
 };
+
+// Not inline, so that programs can have it compiled once (`extern template`).
+template <class Layout, bool inverse, class T, class S, class Source>
+void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const {
+  while (first < last) {
+    const Index b = first / x_.tokens, t = first % x_.tokens;
+    const Index count = (std::min)(last - first, x_.tokens - t);
+    run_row(b, t, t + count);
+    first += count;
+  }
+}
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
