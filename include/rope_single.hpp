@@ -2568,8 +2568,10 @@ class scratch_piece {
   }
 
  protected:
-  /// \param release  gives back the memory of a piece; no virtual function: those cost a table in every object file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) { first() = this; }
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
+    first() = this;
+  }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
     scratch_piece** at = &first();
@@ -2591,9 +2593,8 @@ template <class T>
 class scratch_memory : scratch_piece {
  public:
   scratch_memory()
-      : scratch_piece([](scratch_piece& piece) {
-          storage<T>().swap(static_cast<scratch_memory&>(piece).memory_);
-        }) {}
+      : scratch_piece(
+            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
 
   T* at_least(std::size_t count) {
     if (memory_.size() < count) memory_ = storage<T>(count);
@@ -6517,20 +6518,33 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+// The two functions that hold the kernels are not inline and know no threads, so that programs can have them
+// compiled once (`extern template`).
+template <class T, class Turn, class C>
+void attend_block(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first, Index tokens) {
+  prefill_block<T, Turn, C>(call, b, kv, first, tokens).run();
+}
+
+template <class T, class Turn, class C>
+void attend_split(const attention_call<T, Turn, C>& call, Index b,
+                  const decode_results<arithmetic<T>>& results, Index split) {
+  decode_split<T, Turn, C>(call, b, results, split).run();
+}
+
 template <class T, class Turn, class C, class Threads>
 void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
   const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn, C>::tokens_of(call.group()));
   const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
   const Index tasks = call.q.batch * heads * blocks;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(
-      threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim), [&](Index task) {
-        // The last tokens of a sequence see the most keys: they come first, and the short tasks
-        // fill the gaps.
-        const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
-        const Index b = task / heads % call.q.batch, kv = task % heads;
-        prefill_block<T, Turn, C>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
-      });
+  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+                 [&](Index task) {
+                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
+                   // fill the gaps.
+                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
+                   const Index b = task / heads % call.q.batch, kv = task % heads;
+                   attend_block(call, b, kv, first, (std::min)(block, call.q.tokens - first));
+                 });
 }
 
 template <class T, class Turn, class C, class Threads>
@@ -6550,7 +6564,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index keys = (std::min)(results::split, call.k.tokens);
   parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
     const Index b = task / splits;
-    decode_split<T, Turn, C>(call, b, results_of(b), task % splits).run();
+    attend_split(call, b, results_of(b), task % splits);
   });
   for (Index b = 0; b < call.q.batch; ++b)
     for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
@@ -7869,6 +7883,20 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
+/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not inline,
+/// so that programs can have it compiled once (`extern template`).
+///
+/// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
+template <class T>
+void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
+                            Index first, Index tokens, const bias_gradient& d_bias,
+                            const key_sums<arithmetic<T>>& sums, ordered_turn& turn, double* d_sinks) {
+  attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
+  attention_gradient_block<T>(rows, d_bias, sums, turn).run();
+  rows.write_queries();
+  if (d_sinks != nullptr) rows.write_sinks(d_sinks);
+}
+
 /// Every gradient of a checked call.
 template <class T>
 class attention_gradient_tasks {
@@ -7955,12 +7983,10 @@ class attention_gradient_tasks {
       const Index part = blocks_ - 1 - order, token = part * tokens_;
       // Blocks of one key head share its sums; all may share entries of the bias.
       ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
-      attention_gradient_rows<T> rows(tape_, rules_, (first + head) / tape_.k.heads,
-                                      (first + head) % tape_.k.heads, token,
-                                      (std::min)(tokens_, tape_.q.tokens - token));
-      block(rows, d_bias_, sums_of(memory, head), turn).run();
-      rows.write_queries();
-      if (d_sinks_ != nullptr) rows.write_sinks(d_sinks_of(first + head, part));
+      add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
+                             token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
+                             sums_of(memory, head), turn,
+                             d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
 
     pieces(heads * tape_.k.tokens, [&](Index from, Index to) {
@@ -9640,9 +9666,10 @@ void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& t
 
 inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
   if (storage != key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": rotated keys are turned by a table, give it and the layout, got a delta of ", delta));
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
+                delta));
 }
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.

@@ -7,7 +7,7 @@ if(NOT text MATCHES "// EXPECT: ([^\n]+)\n")
 endif()
 set(expected "${CMAKE_MATCH_1}")
 
-set(compile ${COMPILER} -std=c++20 -fsyntax-only -I ${INCLUDE_DIR})
+set(compile ${COMPILER} -std=c++20 -fsyntax-only -include ${FIRST} -I ${INCLUDE_DIR})
 foreach(dir IN LISTS EIGEN_INCLUDE_DIRS)
   list(APPEND compile -isystem ${dir})
 endforeach()

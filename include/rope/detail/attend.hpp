@@ -19,20 +19,33 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+// The two functions that hold the kernels are not inline and know no threads, so that programs can have them
+// compiled once (`extern template`).
+template <class T, class Turn, class C>
+void attend_block(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first, Index tokens) {
+  prefill_block<T, Turn, C>(call, b, kv, first, tokens).run();
+}
+
+template <class T, class Turn, class C>
+void attend_split(const attention_call<T, Turn, C>& call, Index b,
+                  const decode_results<arithmetic<T>>& results, Index split) {
+  decode_split<T, Turn, C>(call, b, results, split).run();
+}
+
 template <class T, class Turn, class C, class Threads>
 void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
   const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn, C>::tokens_of(call.group()));
   const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
   const Index tasks = call.q.batch * heads * blocks;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(
-      threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim), [&](Index task) {
-        // The last tokens of a sequence see the most keys: they come first, and the short tasks
-        // fill the gaps.
-        const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
-        const Index b = task / heads % call.q.batch, kv = task % heads;
-        prefill_block<T, Turn, C>(call, b, kv, first, (std::min)(block, call.q.tokens - first)).run();
-      });
+  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+                 [&](Index task) {
+                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
+                   // fill the gaps.
+                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
+                   const Index b = task / heads % call.q.batch, kv = task % heads;
+                   attend_block(call, b, kv, first, (std::min)(block, call.q.tokens - first));
+                 });
 }
 
 template <class T, class Turn, class C, class Threads>
@@ -52,7 +65,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index keys = (std::min)(results::split, call.k.tokens);
   parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
     const Index b = task / splits;
-    decode_split<T, Turn, C>(call, b, results_of(b), task % splits).run();
+    attend_split(call, b, results_of(b), task % splits);
   });
   for (Index b = 0; b < call.q.batch; ++b)
     for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);

@@ -53,6 +53,20 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
+/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not inline,
+/// so that programs can have it compiled once (`extern template`).
+///
+/// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
+template <class T>
+void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
+                            Index first, Index tokens, const bias_gradient& d_bias,
+                            const key_sums<arithmetic<T>>& sums, ordered_turn& turn, double* d_sinks) {
+  attention_gradient_rows<T> rows(tape, rules, b, kv, first, tokens);
+  attention_gradient_block<T>(rows, d_bias, sums, turn).run();
+  rows.write_queries();
+  if (d_sinks != nullptr) rows.write_sinks(d_sinks);
+}
+
 /// Every gradient of a checked call.
 template <class T>
 class attention_gradient_tasks {
@@ -139,12 +153,10 @@ class attention_gradient_tasks {
       const Index part = blocks_ - 1 - order, token = part * tokens_;
       // Blocks of one key head share its sums; all may share entries of the bias.
       ordered_turn turn(d_bias_.is_shared ? tiles : tiles + head * blocks_, d_bias_.is_shared ? task : order);
-      attention_gradient_rows<T> rows(tape_, rules_, (first + head) / tape_.k.heads,
-                                      (first + head) % tape_.k.heads, token,
-                                      (std::min)(tokens_, tape_.q.tokens - token));
-      block(rows, d_bias_, sums_of(memory, head), turn).run();
-      rows.write_queries();
-      if (d_sinks_ != nullptr) rows.write_sinks(d_sinks_of(first + head, part));
+      add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
+                             token, (std::min)(tokens_, tape_.q.tokens - token), d_bias_,
+                             sums_of(memory, head), turn,
+                             d_sinks_ == nullptr ? nullptr : d_sinks_of(first + head, part));
     });
 
     pieces(heads * tape_.k.tokens, [&](Index from, Index to) {

@@ -110,9 +110,10 @@ void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& t
 
 inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
   if (storage != key_storage::raw)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": rotated keys are turned by a table, give it and the layout, got a delta of ", delta));
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
+                delta));
 }
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.

@@ -24,8 +24,10 @@ class scratch_piece {
   }
 
  protected:
-  /// \param release  gives back the memory of a piece; no virtual function: those cost a table in every object file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) { first() = this; }
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
+    first() = this;
+  }
   /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
   ~scratch_piece() {
     scratch_piece** at = &first();
@@ -47,9 +49,8 @@ template <class T>
 class scratch_memory : scratch_piece {
  public:
   scratch_memory()
-      : scratch_piece([](scratch_piece& piece) {
-          storage<T>().swap(static_cast<scratch_memory&>(piece).memory_);
-        }) {}
+      : scratch_piece(
+            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
 
   T* at_least(std::size_t count) {
     if (memory_.size() < count) memory_ = storage<T>(count);

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_INSTANCES_HPP
+#define ROPE_TESTS_INSTANCES_HPP
+
+/// The kernels that most tests call, so that the tests of a program share one compiled instance of each
+/// instead of compiling their own. The files beside this one define what is declared here; a test that calls
+/// anything else compiles it as always.
+
+#include <rope/rope.hpp>
+
+/// Applies `X(layout, inverse, channels, scalar, positions)` to the rotations of one type of channels.
+#define ROPE_TEST_ROTATIONS_BY(X, T, S, positions) \
+  X(interleaved, false, T, S, positions)           \
+  X(interleaved, true, T, S, positions)            \
+  X(half_split, false, T, S, positions)            \
+  X(half_split, true, T, S, positions)
+#define ROPE_TEST_ROTATIONS(X, T)                            \
+  ROPE_TEST_ROTATIONS_BY(X, T, float, contiguous_positions)  \
+  ROPE_TEST_ROTATIONS_BY(X, T, double, contiguous_positions) \
+  ROPE_TEST_ROTATIONS_BY(X, T, float, listed_positions<long>)
+
+/// Applies `X(channels, rotation while reading, channels of keys)` to the attentions of one pair of channels.
+#define ROPE_TEST_ATTENTIONS(X, T, C, S)  \
+  X(T, no_rotation, C)                    \
+  X(T, ROPE_TEST_TURN(interleaved, S), C) \
+  X(T, ROPE_TEST_TURN(half_split, S), C)
+#define ROPE_TEST_TURN(layout, S) table_rotation<layout, S>
+
+#define ROPE_TEST_ROTATION(layout, inverse, T, S, positions) \
+  ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S, positions>::run(Index, Index) const;
+#define ROPE_TEST_ATTENTION(T, turn, C)                                                               \
+  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, Index, Index, Index, \
+                                              Index);                                                 \
+  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&, Index,               \
+                                              const decode_results<arithmetic<T>>&, Index);
+#define ROPE_TEST_GRADIENT(T)                                                                        \
+  ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
+      const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
+      const key_sums<arithmetic<T>>&, ordered_turn&, double*);
+
+#define ROPE_TEST_INSTANCES_OF_FLOAT                             \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)                 \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, float, float) \
+  ROPE_TEST_GRADIENT(float)
+#define ROPE_TEST_INSTANCES_OF_DOUBLE                               \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)                   \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, double, double, double) \
+  ROPE_TEST_GRADIENT(double)
+#define ROPE_TEST_INSTANCES_OF_HALF                                          \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)                       \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half, Eigen::half, float) \
+  ROPE_TEST_GRADIENT(Eigen::half)
+#define ROPE_TEST_INSTANCES_OF_BFLOAT16                                              \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::bfloat16)                           \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::bfloat16, Eigen::bfloat16, float) \
+  ROPE_TEST_GRADIENT(Eigen::bfloat16)
+#define ROPE_TEST_INSTANCES_OF_16_BIT_KEYS                             \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::half, float) \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::bfloat16, float)
+
+#ifndef ROPE_TEST_DEFINE_INSTANCES
+#define ROPE_TEST_EXTERN extern
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+ROPE_TEST_INSTANCES_OF_FLOAT
+ROPE_TEST_INSTANCES_OF_DOUBLE
+ROPE_TEST_INSTANCES_OF_HALF
+ROPE_TEST_INSTANCES_OF_BFLOAT16
+ROPE_TEST_INSTANCES_OF_16_BIT_KEYS
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+#endif
+
+#endif  // ROPE_TESTS_INSTANCES_HPP
