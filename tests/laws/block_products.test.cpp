@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 using rope::Index;
 using rope::detail::operand;
@@ -31,16 +32,16 @@ struct matrix {
     for (T& number : numbers) number = static_cast<T>(2 * random.unit() - 1);
   }
   operand<T> view() const { return {numbers.data(), by_rows ? stride : 1, by_rows ? 1 : stride}; }
-  long double at(Index r, Index c) const {
-    return static_cast<long double>(
+  testing::wide at(Index r, Index c) const {
+    return static_cast<testing::wide>(
         numbers[static_cast<std::size_t>(by_rows ? r * stride + c : c * stride + r)]);
   }
 };
 
 /// Sums of `depth` products of numbers up to 1, and what they are added to, summed in any order.
 template <class T>
-long double bound(Index depth) {
-  return static_cast<long double>(depth + 2) * static_cast<long double>(depth + 1) *
+testing::wide bound(Index depth) {
+  return static_cast<testing::wide>(depth + 2) * static_cast<testing::wide>(depth + 1) *
          tolerance::unit_roundoff<T>();
 }
 
@@ -61,7 +62,7 @@ TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape"
             std::vector<T> out = before.numbers;
             rope::detail::multiply_tile(a.view(), b.view(), rows, depth, cols, add, out.data(),
                                         before.stride);
-            long double worst = 0;
+            testing::wide worst = 0;
             bool untouched = true;
             for (Index r = 0; r < rows; ++r)
               for (Index c = 0; c < before.stride; ++c) {
@@ -70,9 +71,9 @@ TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape"
                   untouched = untouched && out[i] == before.numbers[i];
                   continue;
                 }
-                long double sum = add ? before.at(r, c) : 0;
+                testing::wide sum = add ? before.at(r, c) : 0;
                 for (Index d = 0; d < depth; ++d) sum += a.at(r, d) * b.at(d, c);
-                worst = (std::max)(worst, std::abs(static_cast<long double>(out[i]) - sum));
+                worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(out[i]) - sum));
               }
             CAPTURE(rows, depth, cols, a_by_rows, b_by_rows, add);
             CHECK(worst <= bound<T>(depth));
@@ -92,14 +93,14 @@ TEMPLATE_TEST_CASE("few tokens give the same bits beside any others", "", float,
       std::vector<T> out = place.numbers, one = out;
       rope::detail::multiply_few(tokens, x.numbers.data(), x.stride, w.numbers.data(), w.stride, depth, cols,
                                  out.data(), place.stride);
-      long double worst = 0;
+      testing::wide worst = 0;
       for (Index t = 0; t < tokens; ++t) {
         rope::detail::multiply_few(Index{1}, x.numbers.data() + t * x.stride, x.stride, w.numbers.data(),
                                    w.stride, depth, cols, one.data() + t * place.stride, place.stride);
         for (Index c = 0; c < cols; ++c) {
-          long double sum = 0;
+          testing::wide sum = 0;
           for (Index d = 0; d < depth; ++d) sum += x.at(t, d) * w.at(c, d);
-          worst = (std::max)(worst, std::abs(static_cast<long double>(
+          worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(
                                                  out[static_cast<std::size_t>(t * place.stride + c)]) -
                                              sum));
         }

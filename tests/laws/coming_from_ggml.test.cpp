@@ -11,6 +11,7 @@
 #include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/other_libraries.hpp"
+#include "support/wide.hpp"
 
 /// Every line of the README's table "Coming from ggml" that reads no file: its code, against the formulas of
 /// ggml_compute_forward_rope and llama.cpp. import_coming_from.test.cpp has the others; tests/readme.cmake
@@ -35,8 +36,8 @@ struct fixture {
 
   /// The error of `after` with the first 2 pairs channels from `first` on turned by the frequencies f(i).
   template <class Frequency>
-  long double error(const tensor4& after, other::pairing layout, Index pairs, const Frequency& f,
-                    Index first = 0, long double m = 1) const {
+  testing::wide error(const tensor4& after, other::pairing layout, Index pairs, const Frequency& f,
+                      Index first = 0, testing::wide m = 1) const {
     return other::scaled_rotation_error(
         before, after, layout, pairs,
         [&](Index r, Index i) { return pos[static_cast<std::size_t>(other::on_axis(after, r, 1))] * f(i); },
@@ -80,7 +81,7 @@ TEST_CASE("ggml: ggml_rope_ext", "[coming_from]") {
     const yarn_scaling yarn{.factor = 4, .original_max_position = 1024};
     rotate<half_split>(x, frequency_table(frequencies(128, 1e4, yarn), 4096), pos);
     const auto theta = [](Index i) { return other::yarn(1e4L, i, 128, 4, 1024); };
-    CHECK(ggml.error(memory, halves, 64, theta, 0, 1 + 0.1L * std::log(4.0L)) <= 1);
+    CHECK(ggml.error(memory, halves, 64, theta, 0, 1 + 0.1L * testing::log(4.0L)) <= 1);
   }
   SECTION("ggml_rope_ext_back") {
     rotate_gradient<half_split>(x, table, pos);
@@ -106,7 +107,7 @@ TEST_CASE("ggml: frequencies", "[coming_from]") {
   const frequencies f(128, freq_base,
                       yarn_scaling{.factor = 1 / freq_scale, .original_max_position = n_ctx_orig});
   CHECK(has_frequencies(f, 64, [](Index i) { return other::yarn(5e5L, i, 128, 4, 8192); }));
-  CHECK(std::abs(f.attention_factor() - (1 + 0.1 * std::log(4.0))) <= 0x1p-52);
+  CHECK(testing::abs(f.attention_factor() - (1 + 0.1 * testing::log(4.0))) <= 0x1p-52);
 }
 
 // Golden property G28, ggml tests/test-rope.cpp: turned to 100 + i and then by -67 is turned to 33 + i. That
@@ -126,14 +127,14 @@ TEST_CASE("ggml: a shift of cached keys", "[coming_from]") {
     const std::vector<int> delta(24, -67);
     rotate<Layout>(k, table, delta);
     rotate<Layout>(bshd(expected), table, to);
-    long double worst = 0;
+    testing::wide worst = 0;
     for (Index r = 0; r < keys.rows(); ++r)
       for (Index i = 0; i < n_rot / 2; ++i) {
         const Index u = Layout::first(i, n_rot / 2), v = Layout::second(i, n_rot / 2);
-        const long double pair =
-            std::hypot(static_cast<long double>(expected(r, u)), static_cast<long double>(expected(r, v)));
+        const testing::wide pair = testing::hypot(static_cast<testing::wide>(expected(r, u)),
+                                                  static_cast<testing::wide>(expected(r, v)));
         for (const Index d : {u, v})
-          worst = (std::max)(worst, std::abs(static_cast<long double>(keys(r, d)) - expected(r, d)) /
+          worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(keys(r, d)) - expected(r, d)) /
                                         tolerance::group_bound<float>(pair));
       }
     CHECK(worst <= 1);
@@ -205,7 +206,8 @@ TEST_CASE("ggml: ggml_rope_multi", "[coming_from]") {
   const Index n_tokens = 10;
   const Eigen::Map<const Eigen::Array<std::int32_t, Eigen::Dynamic, 4>> coordinates(pos.data(), n_tokens, 4);
   const auto at = [&](Index r, Index axis) {
-    return static_cast<long double>(pos[static_cast<std::size_t>(10 * axis + other::on_axis(memory, r, 1))]);
+    return static_cast<testing::wide>(
+        pos[static_cast<std::size_t>(10 * axis + other::on_axis(memory, r, 1))]);
   };
   SECTION("GGML_ROPE_TYPE_MROPE") {
     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24, 0}));

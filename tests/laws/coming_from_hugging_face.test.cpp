@@ -10,6 +10,7 @@
 #include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/other_libraries.hpp"
+#include "support/wide.hpp"
 
 /// Every line of the README's table "Coming from Hugging Face" that needs no JSON: its code, against what
 /// transformers computes. import_coming_from.test.cpp has the others; tests/readme.cmake finds the lines in
@@ -29,9 +30,9 @@ struct fixture {
 
   /// The error of x turned by position(row) with theirs' default frequencies of head_dim 64.
   template <class Position>
-  static long double error(const tensor4& before, const tensor4& x, Position position, Index pairs = 32) {
+  static testing::wide error(const tensor4& before, const tensor4& x, Position position, Index pairs = 32) {
     return rotation_error(before, x, halves, pairs, [&](Index r, Index i) {
-      return static_cast<long double>(position(r)) * other::inv_freq(1e4L, i, 2 * pairs);
+      return static_cast<testing::wide>(position(r)) * other::inv_freq(1e4L, i, 2 * pairs);
     });
   }
 };
@@ -77,8 +78,8 @@ TEST_CASE("transformers: apply_rotary_pos_emb", "[coming_from]") {
     for (Index t = 0; t < 12; ++t)
       for (Index c = 0; c < 64; ++c) {
         const float angle = static_cast<float>(t) * static_cast<float>(other::inv_freq(1e4L, c % 32, 64));
-        cos(t, c) = std::cos(angle);
-        sin(t, c) = std::sin(angle);
+        cos(t, c) = testing::cos(angle);
+        sin(t, c) = testing::sin(angle);
       }
     rotate<half_split>(bhsd(q), table_of_cos_sin(cos, sin, table_form::concatenated));
     // Their angle is a float: half an ulp of one below 16, and inv_freq rounded to float, 2 u of the angle.
@@ -91,7 +92,7 @@ TEST_CASE("transformers: apply_rotary_pos_emb", "[coming_from]") {
   SECTION("repeat_interleave") {
     rotate<interleaved>(bhsd(q), table);
     CHECK(rotation_error(x.q_before, q, neighbours, 32, [&](Index r, Index i) {
-            return static_cast<long double>(other::on_axis(q, r, 2)) * other::inv_freq(1e4L, i, 64);
+            return static_cast<testing::wide>(other::on_axis(q, r, 2)) * other::inv_freq(1e4L, i, 64);
           }) <= 1);
   }
 }
@@ -103,7 +104,7 @@ TEST_CASE("transformers: DeepSeek's rotated channels", "[coming_from]") {
   frequency_table table(frequencies(64), 4096);
   rotate<interleaved>(bhsd(q).channels(128, 64), table);
   const auto angle = [&](Index r, Index i) {
-    return static_cast<long double>(other::on_axis(q, r, 2)) * other::inv_freq(1e4L, i, 64);
+    return static_cast<testing::wide>(other::on_axis(q, r, 2)) * other::inv_freq(1e4L, i, 64);
   };
   CHECK(rotation_error(before, q, neighbours, 32, angle, 128) <= 1);
   permute_channels<interleaved, half_split>(bhsd(q).channels(128, 64));
@@ -124,13 +125,13 @@ TEST_CASE("transformers: rope types", "[coming_from]") {
   const double seq_len = 10000;
   CHECK(has_frequencies(
       frequencies(128, 1e4, dynamic_ntk_scaling{.factor = 2, .max_position = 4096, .length = seq_len}), 64,
-      [](Index i) { return inv_freq(1e4L * std::pow(2 * 10000 / 4096.0L - 1, 128 / 126.0L), i, 128); }));
+      [](Index i) { return inv_freq(1e4L * testing::pow(2 * 10000 / 4096.0L - 1, 128 / 126.0L), i, 128); }));
   const frequencies yarn(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   CHECK(has_frequencies(yarn, 64, [](Index i) { return other::yarn(1e6L, i, 128, 4, 32768); }));
-  CHECK(std::abs(yarn.attention_factor() - (0.1 * std::log(4.0) + 1)) <= 0x1p-52);
+  CHECK(testing::abs(yarn.attention_factor() - (0.1 * testing::log(4.0) + 1)) <= 0x1p-52);
   CHECK(has_frequencies(frequencies(128, 5e5, llama3_scaling{.factor = 8}), 64, [](Index i) {
-    const long double f = inv_freq(5e5L, i, 128);
-    const long double z = std::clamp((8192 * f / 6.28318530717958647692529L - 1) / 3, 0.0L, 1.0L);
+    const testing::wide f = inv_freq(5e5L, i, 128);
+    const testing::wide z = std::clamp<testing::wide>((8192 * f / (2 * testing::pi) - 1) / 3, 0, 1);
     return (1 - z) * f / 8 + z * f;
   }));
   std::vector<double> short_factor, long_factor;
@@ -145,8 +146,9 @@ TEST_CASE("transformers: rope types", "[coming_from]") {
                                               .max_position = 131072,
                                               .length = seq_len});
   CHECK(has_frequencies(longrope, 48,
-                        [](Index i) { return inv_freq(1e4L, i, 96) / static_cast<long double>(1 + i); }));
-  CHECK(std::abs(longrope.attention_factor() - std::sqrt(1 + std::log(32.0) / std::log(4096.0))) <= 0x1p-52);
+                        [](Index i) { return inv_freq(1e4L, i, 96) / static_cast<testing::wide>(1 + i); }));
+  CHECK(testing::abs(longrope.attention_factor() -
+                     testing::sqrt(1 + testing::log(32.0) / testing::log(4096.0))) <= 0x1p-52);
   CHECK(has_frequencies(frequencies(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25}), 256,
                         [](Index i) { return i < 64 ? inv_freq(1e6L, i, 512) : 0.0L; }));
 }
@@ -155,13 +157,13 @@ TEST_CASE("transformers: rope types", "[coming_from]") {
 TEST_CASE("transformers: float angles", "[coming_from]") {
   const frequencies f(128);
   const auto table = frequency_table<>::with_float_angles(f, 0, 8192);
-  long double worst = 0;
+  testing::wide worst = 0;
   for (const std::int64_t p : {1, 4095, 8191})
     for (Index i = 0; i < 64; ++i) {
       const auto angle = static_cast<float>(static_cast<double>(p) *
                                             static_cast<double>(static_cast<float>(f.inv_freq()(i, 0))));
-      worst = (std::max)(worst,
-                         tolerance::error_in_ulp(table.cos(p)[i], std::cos(static_cast<long double>(angle))));
+      worst = (std::max)(
+          worst, tolerance::error_in_ulp(table.cos(p)[i], testing::cos(static_cast<testing::wide>(angle))));
     }
   CHECK(worst <= tolerance::libm_float());
 }
@@ -195,7 +197,7 @@ TEST_CASE("transformers: attention", "[coming_from]") {
     CHECK(error({.window = 4}) <= 1);
   }
   SECTION("attn_logit_softcapping = 50, query_pre_attn_scalar = 256") {
-    attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out), {.scale = 1 / std::sqrt(256.0), .softcap = 50});
+    attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out), {.scale = 1 / testing::sqrt(256.0), .softcap = 50});
     CHECK(error({.scale = 1.0 / 16, .softcap = 50}) <= 1);
   }
   SECTION("a cache") {
@@ -216,7 +218,8 @@ TEST_CASE("transformers: attention", "[coming_from]") {
     double worst = 0;
     for (Index r = 0; r < one.rows(); ++r)
       for (Index d = 0; d < 64; ++d)
-        worst = (std::max)(worst, std::abs(static_cast<double>(out(12 * r, d)) - exact(r / 4, 0, r % 4, d)));
+        worst =
+            (std::max)(worst, testing::abs(static_cast<double>(out(12 * r, d)) - exact(r / 4, 0, r % 4, d)));
     CHECK(worst <=
           reference::attention_bound<float>(by_token(one), by_token(kept_k), by_token(kept_v), {}) + 0x1p-22);
   }
@@ -229,19 +232,19 @@ TEST_CASE("transformers: temperatures", "[coming_from]") {
   SECTION("Llama 4") {
     scale_queries(bhsd(q), llama4_temperature{}, n);
     for (Index r = 0; r < q.rows(); ++r) {
-      const auto p = static_cast<long double>(n + other::on_axis(q, r, 2));
-      const long double factor = std::log(std::floor((p + 1) / 8192) + 1) * 0.1L + 1;
-      CHECK(std::abs(q(r, 5) - factor * x.q_before(r, 5)) <=
-            2 * 0x1p-24L * std::abs(factor * x.q_before(r, 5)));
+      const auto p = static_cast<testing::wide>(n + other::on_axis(q, r, 2));
+      const testing::wide factor = testing::log(testing::floor((p + 1) / 8192) + 1) * 0.1L + 1;
+      CHECK(testing::abs(q(r, 5) - factor * x.q_before(r, 5)) <=
+            2 * 0x1p-24L * testing::abs(factor * x.q_before(r, 5)));
     }
   }
   SECTION("Qwen") {
     scale_queries(bhsd(q), log_n_temperature{.train_length = 2048}, n);
     for (Index r = 0; r < q.rows(); ++r) {
-      const auto p = static_cast<long double>(n + other::on_axis(q, r, 2));
-      const long double factor = std::log(p + 1) / std::log(2048.0L);
-      CHECK(std::abs(q(r, 5) - factor * x.q_before(r, 5)) <=
-            2 * 0x1p-24L * std::abs(factor * x.q_before(r, 5)));
+      const auto p = static_cast<testing::wide>(n + other::on_axis(q, r, 2));
+      const testing::wide factor = testing::log(p + 1) / testing::log(2048.0L);
+      CHECK(testing::abs(q(r, 5) - factor * x.q_before(r, 5)) <=
+            2 * 0x1p-24L * testing::abs(factor * x.q_before(r, 5)));
     }
   }
 }
@@ -252,7 +255,7 @@ TEST_CASE("transformers: gradients", "[coming_from]") {
   frequency_table table(frequencies(64), 8192);
   rotate_gradient<half_split>(bhsd(d_q), table);
   CHECK(rotation_error(x.q_before, d_q, halves, 32, [&](Index r, Index i) {
-          return -static_cast<long double>(other::on_axis(d_q, r, 2)) * other::inv_freq(1e4L, i, 64);
+          return -static_cast<testing::wide>(other::on_axis(d_q, r, 2)) * other::inv_freq(1e4L, i, 64);
         }) <= 1);
 }
 
@@ -269,9 +272,9 @@ TEST_CASE("transformers: multimodal positions", "[coming_from]") {
     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));
     rotate<half_split>(bhsd(q), frequency_table(f, prompt.coordinates));
     CHECK(rotation_error(before, q, halves, 64, [&](Index r, Index i) {
-            return static_cast<long double>(theirs[r % 9][i < 16   ? 0
-                                                          : i < 40 ? 1
-                                                                   : 2]) *
+            return static_cast<testing::wide>(theirs[r % 9][i < 16   ? 0
+                                                            : i < 40 ? 1
+                                                                     : 2]) *
                    other::inv_freq(1e6L, i, 128);
           }) <= 1);
   }
@@ -279,7 +282,7 @@ TEST_CASE("transformers: multimodal positions", "[coming_from]") {
     const frequencies f = on_axes(frequencies(128, 5e6), interleaved_sections({24, 20, 20}));
     rotate<half_split>(bhsd(q), frequency_table(f, prompt.coordinates));
     CHECK(rotation_error(before, q, halves, 64, [&](Index r, Index i) {
-            return static_cast<long double>(theirs[r % 9][i < 60 ? i % 3 : 0]) *
+            return static_cast<testing::wide>(theirs[r % 9][i < 60 ? i % 3 : 0]) *
                    other::inv_freq(5e6L, i, 128);
           }) <= 1);
   }
@@ -295,6 +298,6 @@ TEST_CASE("transformers: vision towers", "[coming_from]") {
   CHECK(rotation_error(before, q, halves, 32, [&](Index r, Index i) {
           const Index patch = r % 24, block = patch / 4, row = block / 3 * 2 + patch % 4 / 2,
                       column = block % 3 * 2 + patch % 2;
-          return static_cast<long double>(i < 16 ? row : column) * other::inv_freq(1e4L, i % 16, 32);
+          return static_cast<testing::wide>(i < 16 ? row : column) * other::inv_freq(1e4L, i % 16, 32);
         }) <= 1);
 }

@@ -8,6 +8,7 @@
 
 #include "support/catch.hpp"
 #include "support/other_libraries.hpp"
+#include "support/wide.hpp"
 
 /// Every line of the README's table "Coming from rotary-embedding-torch": its code, against what theirs
 /// computes. The formulas are those of lucidrains/rotary-embedding-torch 8bb4643; tests/readme.cmake finds
@@ -24,7 +25,7 @@ using other::tensor4;
 constexpr auto neighbours = other::pairing::neighbours;
 
 /// `freqs` of RotaryEmbedding(dim, theta).
-long double lang(Index i, Index dim, long double theta = 10000) { return other::inv_freq(theta, i, dim); }
+testing::wide lang(Index i, Index dim, testing::wide theta = 10000) { return other::inv_freq(theta, i, dim); }
 
 /// The token of row r of a (batch, heads, tokens, head_dim) tensor.
 Index token(const tensor4& x, Index r) { return other::on_axis(x, r, 2); }
@@ -44,9 +45,9 @@ struct fixture {
 
   /// The error of q turned by position(token) with theirs' default frequencies of dim = 32.
   template <class Position>
-  long double error(Position position, std::size_t token_axis = 2) const {
+  testing::wide error(Position position, std::size_t token_axis = 2) const {
     return rotation_error(before, q, neighbours, 16, [&](Index r, Index i) {
-      return static_cast<long double>(position(other::on_axis(q, r, token_axis))) * lang(i, 32);
+      return static_cast<testing::wide>(position(other::on_axis(q, r, token_axis))) * lang(i, 32);
     });
   }
 };
@@ -83,7 +84,7 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
     rotate<interleaved>(bhsd(k), table);
     CHECK(x.error([](Index t) { return 30 + t; }) <= 1);
     CHECK(rotation_error(x.k_before, k, neighbours, 16, [&](Index r, Index i) {
-            return static_cast<long double>(token(k, r)) * lang(i, 32);
+            return static_cast<testing::wide>(token(k, r)) * lang(i, 32);
           }) <= 1);
     // The cache that rotates new keys only holds the same.
     tensor4 k_new = x.k_before, v = x.k_before;
@@ -103,23 +104,23 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
 TEST_CASE("rotary-embedding-torch: frequencies", "[coming_from]") {
   CHECK(has_frequencies(frequencies(32, 5e5), 16, [](Index i) { return lang(i, 32, 5e5L); }));
   CHECK(has_frequencies(frequencies(32, 1e4, ntk_scaling{4}), 16,
-                        [](Index i) { return lang(i, 32, 1e4L * std::pow(4.0L, 32.0L / 30)); }));
+                        [](Index i) { return lang(i, 32, 1e4L * testing::pow(4.0L, 32.0L / 30)); }));
   CHECK(
       has_frequencies(frequencies(32, 1e4, linear_scaling{2}), 16, [](Index i) { return lang(i, 32) / 2; }));
   CHECK(has_frequencies(frequencies::pixel(16, 256), 8, [](Index i) {
-    return 3.14159265358979323846264L *
-           (1 + static_cast<long double>(i) * 127 / 7);  // linspace(1, 128, 8) pi
+    return testing::pi * (1 + static_cast<testing::wide>(i) * 127 / 7);  // linspace(1, 128, 8) pi
   }));
   CHECK(has_frequencies(frequencies::constant(4), 4, [](Index) { return 1.0L; }));
   const Eigen::Array3f f(0.5f, 0.25f, 3);
-  CHECK(has_frequencies(frequencies::custom(f), 3, [&](Index i) { return static_cast<long double>(f(i)); }));
+  CHECK(
+      has_frequencies(frequencies::custom(f), 3, [&](Index i) { return static_cast<testing::wide>(f(i)); }));
 }
 
 TEST_CASE("rotary-embedding-torch: interpolated positions", "[coming_from]") {
   fixture x;
   tensor4& q = x.q;
   rotate<interleaved>(bhsd(q), frequency_table(frequencies(32, 1e4, linear_scaling{2}), 100), 7);
-  CHECK(x.error([](Index t) { return static_cast<long double>(t + 7) / 2; }) <= 1);
+  CHECK(x.error([](Index t) { return static_cast<testing::wide>(t + 7) / 2; }) <= 1);
 }
 
 TEST_CASE("rotary-embedding-torch: some positions", "[coming_from]") {
@@ -168,7 +169,7 @@ TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[coming_from]") {
     const Eigen::ArrayXXd scale = 1 + 0.1 * random_array(20, 8, 6);
     rotate<interleaved>(bhsd(t), table_of_entries(angles.cos() * scale, angles.sin() * scale));
     CHECK(scaled_rotation_error(x.before, t, neighbours, 8, angle, [&](Index r, Index i) {
-            return static_cast<long double>(scale(token(t, r), i));
+            return static_cast<testing::wide>(scale(token(t, r), i));
           }) <= 1);
   }
   SECTION("more rows of freqs than tokens") {
@@ -194,7 +195,7 @@ TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
     const Eigen::Array4d freq_ranges(0.5, 1, 2, 4);
     rotate<interleaved>(bhsd(t), table_of_angles(rotations, freq_ranges));
     CHECK(rotation_error(x.before, t, neighbours, 16, [&](Index r, Index i) {
-            return static_cast<long double>(rotations(token(t, r), i / 4)) * freq_ranges(i % 4);
+            return static_cast<testing::wide>(rotations(token(t, r), i / 4)) * freq_ranges(i % 4);
           }) <= 1);
   }
   SECTION("rotations that differ between heads") {
@@ -226,17 +227,18 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
   frequency_table table(polar_frequencies(16), 1024);
   polar<interleaved>(bhsd(q), bhsd(polar_q), table);
   polar<interleaved>(bhsd(k), bhsd(polar_k), table, polar_bias(learned));
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index r = 0; r < q.rows(); ++r)
     for (Index i = 0; i < 16; ++i)
       for (const bool key : {false, true}) {
-        const long double size = std::log1p(std::exp(static_cast<long double>(key ? k(r, i) : q(r, i))));
-        const long double angle =
-            static_cast<long double>(token(q, r)) * std::pow(1e4L, -static_cast<long double>(i) / 16) -
-            (key ? 0.7L : 0);
+        const testing::wide size =
+            testing::log1p(testing::exp(static_cast<testing::wide>(key ? k(r, i) : q(r, i))));
+        const testing::wide angle = static_cast<testing::wide>(token(q, r)) *
+                                        testing::pow(1e4L, -static_cast<testing::wide>(i) / 16) -
+                                    (key ? 0.7L : 0);
         const tensor4& got = key ? polar_k : polar_q;
-        worst = (std::max)({worst, std::abs(got(r, 2 * i) - size * std::cos(angle)) / size,
-                            std::abs(got(r, 2 * i + 1) - size * std::sin(angle)) / size});
+        worst = (std::max)({worst, testing::abs(got(r, 2 * i) - size * testing::cos(angle)) / size,
+                            testing::abs(got(r, 2 * i + 1) - size * testing::sin(angle)) / size});
       }
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
 }
@@ -249,13 +251,13 @@ TEST_CASE("rotary-embedding-torch: learned frequencies", "[coming_from]") {
   const Eigen::ArrayXXd d_freqs = inv_freq_gradient<interleaved>(bhsd(q), bhsd(d_q), table);
   // What autograd computes: the angle of pair i is freqs[i] * token, and turns (u, v) towards (-v, u).
   for (Index i = 0; i < 16; ++i) {
-    long double sum = 0, size = 0;
+    testing::wide sum = 0, size = 0;
     for (Index r = 0; r < q.rows(); ++r) {
-      const long double u = q(r, 2 * i), v = q(r, 2 * i + 1), a = d_q(r, 2 * i), b = d_q(r, 2 * i + 1);
-      sum += static_cast<long double>(token(q, r)) * (u * b - v * a);
-      size += static_cast<long double>(token(q, r)) * (std::abs(u * b) + std::abs(v * a));
+      const testing::wide u = q(r, 2 * i), v = q(r, 2 * i + 1), a = d_q(r, 2 * i), b = d_q(r, 2 * i + 1);
+      sum += static_cast<testing::wide>(token(q, r)) * (u * b - v * a);
+      size += static_cast<testing::wide>(token(q, r)) * (testing::abs(u * b) + testing::abs(v * a));
     }
-    CHECK(std::abs(d_freqs(i, 0) - sum) <= static_cast<long double>(q.rows() + 3) * 0x1p-53L * size);
+    CHECK(testing::abs(d_freqs(i, 0) - sum) <= static_cast<testing::wide>(q.rows() + 3) * 0x1p-53L * size);
   }
 }
 
@@ -266,10 +268,10 @@ TEST_CASE("rotary-embedding-torch: xPos", "[coming_from]") {
   const xpos tables(frequencies(32), tokens, {.center = tokens / 2, .scale_base = 512});
   rotate<interleaved>(bhsd(q), tables.queries());
   rotate<interleaved>(bhsd(k), tables.keys());
-  const auto angle = [&](Index r, Index i) { return static_cast<long double>(token(q, r)) * lang(i, 32); };
+  const auto angle = [&](Index r, Index i) { return static_cast<testing::wide>(token(q, r)) * lang(i, 32); };
   const auto scale = [&](Index r, Index i) {  // get_scale: (t - len // 2) / scale_base
-    return std::pow((2 * static_cast<long double>(i) + 0.4L * 32) / (1.4L * 32),
-                    static_cast<long double>(token(q, r) - 10) / 512);
+    return testing::pow((2 * static_cast<testing::wide>(i) + 0.4L * 32) / (1.4L * 32),
+                        static_cast<testing::wide>(token(q, r) - 10) / 512);
   };
   CHECK(scaled_rotation_error(x.before, q, neighbours, 16, angle, scale) <= 1);
   CHECK(scaled_rotation_error(x.k_before, k, neighbours, 16, angle,
@@ -288,8 +290,8 @@ TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
     frequency_table table(axial(frequencies::pixel(16, 256), 3), coordinates);
     rotate<interleaved>(bhsd(q), table);
     CHECK(rotation_error(before, q, neighbours, 24, [&](Index r, Index i) {
-            return static_cast<long double>(coordinates(token(q, r), i / 8)) * 3.14159265358979323846264L *
-                   (1 + static_cast<long double>(i % 8) * 127 / 7);
+            return static_cast<testing::wide>(coordinates(token(q, r), i / 8)) * testing::pi *
+                   (1 + static_cast<testing::wide>(i % 8) * 127 / 7);
           }) <= 1);
     double off = 0;  // of linspace(-1, 1, n)
     for (Index r = 0; r < q.rows(); ++r)
@@ -297,7 +299,7 @@ TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
         const Index extents[] = {8, 64, 32};
         const double at =
             -1 + 2 * static_cast<double>(cell(r, axis)) / static_cast<double>(extents[axis] - 1);
-        off = (std::max)(off, std::abs(coordinates(token(q, r), axis) - at));
+        off = (std::max)(off, testing::abs(coordinates(token(q, r), axis) - at));
       }
     CHECK(off <= 0x1p-52);
   }
@@ -306,7 +308,7 @@ TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
     rotate<interleaved>(bhsd(q), table);
     CHECK(rotation_error(before, q, neighbours, 24, [&](Index r, Index i) {
             const Index axis = i / 8, offsets[] = {5, 0, 2};
-            return static_cast<long double>(cell(r, axis) + offsets[axis]) * lang(i % 8, 16);
+            return static_cast<testing::wide>(cell(r, axis) + offsets[axis]) * lang(i % 8, 16);
           }) <= 1);
   }
   SECTION("broadcat((freqs_t[:, None], freqs_s[None, :]))") {
@@ -314,8 +316,8 @@ TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
     frequency_table table(axial({f_t, f_s}), grid_positions({8, 64 * 32}));
     rotate<interleaved>(bhsd(q), table);
     CHECK(rotation_error(before, q, neighbours, 16, [&](Index r, Index i) {
-            return i < 4 ? static_cast<long double>(token(q, r) / 2048) * lang(i, 8, 100)
-                         : static_cast<long double>(token(q, r) % 2048) * lang(i - 4, 24);
+            return i < 4 ? static_cast<testing::wide>(token(q, r) / 2048) * lang(i, 8, 100)
+                         : static_cast<testing::wide>(token(q, r) % 2048) * lang(i - 4, 24);
           }) <= 1);
   }
 }

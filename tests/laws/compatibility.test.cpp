@@ -16,6 +16,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 /// Tables made as float32 pipelines make them, and the fingerprint that tells tables apart.
 
@@ -34,18 +35,18 @@ float float_angle(std::int64_t position, double inv_freq) {
 
 /// std::cos and std::sin of a float are within this of the exact value: below 1 ulp in every libm of the
 /// platforms we build for, and one more half for the product with m.
-constexpr long double float_recipe = 1.5;
+constexpr testing::wide float_recipe = 1.5;
 
 /// The largest error of an entry against cos and sin of the float angle, times m, in ulp of float.
 template <class S>
-long double worst_recipe_error(const frequency_table<S>& table, const frequencies& schedule) {
-  long double worst = 0;
-  const auto m = static_cast<long double>(static_cast<float>(schedule.attention_factor()));
+testing::wide worst_recipe_error(const frequency_table<S>& table, const frequencies& schedule) {
+  testing::wide worst = 0;
+  const auto m = static_cast<testing::wide>(static_cast<float>(schedule.attention_factor()));
   for (std::int64_t p = table.first(); p < table.last(); ++p)
     for (Index i = 0; i < table.pairs(); ++i) {
-      const auto angle = static_cast<long double>(float_angle(p, schedule.inv_freq()(i, 0)));
-      for (const auto& [entry, exact] :
-           {std::pair(table.cos(p)[i], m * std::cos(angle)), std::pair(table.sin(p)[i], m * std::sin(angle))})
+      const auto angle = static_cast<testing::wide>(float_angle(p, schedule.inv_freq()(i, 0)));
+      for (const auto& [entry, exact] : {std::pair(table.cos(p)[i], m * testing::cos(angle)),
+                                         std::pair(table.sin(p)[i], m * testing::sin(angle))})
         worst = (std::max)(worst, tolerance::error_in_ulp(static_cast<float>(entry), exact));
     }
   return worst;
@@ -91,8 +92,8 @@ TEST_CASE("with_float_angles is the bits of cosf and sinf, in a table of either 
   for (std::int64_t p = 8000; p < 8200; ++p)
     for (Index i = 0; i < 64; ++i) {
       const float angle = float_angle(p, schedule.inv_freq()(i, 0));
-      REQUIRE(floats.cos(p)[i] == std::cos(angle));
-      REQUIRE(floats.sin(p)[i] == std::sin(angle));
+      REQUIRE(floats.cos(p)[i] == testing::cos(angle));
+      REQUIRE(floats.sin(p)[i] == testing::sin(angle));
       REQUIRE(doubles.cos(p)[i] == static_cast<double>(floats.cos(p)[i]));
       REQUIRE(doubles.sin(p)[i] == static_cast<double>(floats.sin(p)[i]));
     }

@@ -11,6 +11,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -24,30 +25,31 @@ A exp2_of(A x) {
 }
 
 template <class P, class A>
-long double worst_ulp(long double lowest, long double highest, int draws) {
+testing::wide worst_ulp(testing::wide lowest, testing::wide highest, int draws) {
   testing::random generator(71);
-  long double worst = 0;
+  testing::wide worst = 0;
   for (int i = 0; i < draws; ++i) {
     // volatile: -ffast-math would keep the digits that the conversion to A drops.
     const volatile A rounded =
-        static_cast<A>(lowest + (highest - lowest) * static_cast<long double>(generator.unit()));
+        static_cast<A>(lowest + (highest - lowest) * static_cast<testing::wide>(generator.unit()));
     const A x = rounded;
-    worst = (std::max)(worst, tolerance::error_in_ulp(exp2_of<P>(x), std::exp2(static_cast<long double>(x))));
+    worst = (std::max)(worst,
+                       tolerance::error_in_ulp(exp2_of<P>(x), testing::exp2(static_cast<testing::wide>(x))));
   }
   return worst;
 }
 
 template <class P, class A>
 void check() {
-  const long double lowest = std::is_same_v<A, float> ? -125 : -1021;
-  for (const long double from : {-1.0L, -20.0L, lowest}) {
-    const long double worst = worst_ulp<P, A>(from, 0, 200000);
+  const testing::wide lowest = std::is_same_v<A, float> ? -125 : -1021;
+  for (const testing::wide from : {testing::wide(-1), testing::wide(-20), lowest}) {
+    const testing::wide worst = worst_ulp<P, A>(from, 0, 200000);
     UNSCOPED_INFO(from << ": " << worst << " ulp");
     CHECK(worst <= 1.2L);
   }
   CHECK(exp2_of<P>(A(0)) == A(1));
   for (int n = 0; n >= static_cast<int>(lowest); --n)
-    CHECK(exp2_of<P>(static_cast<A>(n)) == std::ldexp(A(1), n));
+    CHECK(exp2_of<P>(static_cast<A>(n)) == testing::ldexp(A(1), n));
   // No result is denormal: what is smaller than the numbers above is nothing.
   const A last = static_cast<A>(lowest - 0.5L);
   CHECK(exp2_of<P>(std::nextafter(last, A(0))) >= std::numeric_limits<A>::min());

@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
 #include "support/other_libraries.hpp"
+#include "support/wide.hpp"
 
 /// The lines of the README's tables "Coming from Hugging Face" and "Coming from ggml" that read model files;
 /// see coming_from_hugging_face.test.cpp.
@@ -16,9 +17,9 @@ namespace {
 using namespace rope;
 
 /// The frequencies of Llama 3.1: factor 8, 1, 4, 8192.
-long double llama_3_1(Index i) {
-  const long double f = other::inv_freq(5e5L, i, 128);
-  const long double z = std::clamp((8192 * f / 6.28318530717958647692529L - 1) / 3, 0.0L, 1.0L);
+testing::wide llama_3_1(Index i) {
+  const testing::wide f = other::inv_freq(5e5L, i, 128);
+  const testing::wide z = std::clamp<testing::wide>((8192 * f / (2 * testing::pi) - 1) / 3, 0, 1);
   return (1 - z) * f / 8 + z * f;
 }
 

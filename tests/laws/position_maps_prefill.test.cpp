@@ -12,6 +12,7 @@
 #include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 /// Many queries under a rule of distances, as position_maps.hpp describes it: one attention for each kind of
 /// key, and the parts merged by their log-sum-exp.
@@ -59,19 +60,20 @@ struct fixture {
     double worst = 0;
     for (Index p = 0; p < tokens; ++p)
       for (Index h = 0; h < heads; ++h) {
-        std::vector<long double> expected(head_dim), merged(head_dim);
-        long double sum = 0, merged_sum = 0;
+        std::vector<testing::wide> expected(head_dim), merged(head_dim);
+        testing::wide sum = 0, merged_sum = 0;
         for (Index j = 0; j <= p; ++j) {
           const double *a = q.data() + (p * heads + h) * head_dim,
                        *b = k.data() + (j * kv_heads + h / 2) * head_dim;
-          long double score = 0;
+          testing::wide score = 0;
           for (Index i = 0; i < head_dim / 2; ++i) {
-            const long double angle =
-                static_cast<long double>(rule.distance(p, j)) * schedule.inv_freq()(i, 0);
-            const long double c = a[2 * i], d = a[2 * i + 1], e = b[2 * i], f = b[2 * i + 1];
-            score += (c * e + d * f) * std::cos(angle) - (d * e - c * f) * std::sin(angle);
+            const testing::wide angle =
+                static_cast<testing::wide>(rule.distance(p, j)) * schedule.inv_freq()(i, 0);
+            const testing::wide c = a[2 * i], d = a[2 * i + 1], e = b[2 * i], f = b[2 * i + 1];
+            score += (c * e + d * f) * testing::cos(angle) - (d * e - c * f) * testing::sin(angle);
           }
-          const long double weight = std::exp(score / std::sqrt(static_cast<long double>(head_dim)));
+          const testing::wide weight =
+              testing::exp(score / testing::sqrt(static_cast<testing::wide>(head_dim)));
           sum += weight;
           for (std::size_t d = 0; d < expected.size(); ++d)
             expected[d] += weight * v[static_cast<std::size_t>((j * kv_heads + h / 2) * head_dim) + d];
@@ -79,14 +81,14 @@ struct fixture {
         for (const part& one : parts) {
           const double lse = one.log_sum_exp[static_cast<std::size_t>(p * heads + h)];
           if (lse == attention_options::no_keys) continue;
-          const long double weight = std::exp(static_cast<long double>(lse));
+          const testing::wide weight = testing::exp(static_cast<testing::wide>(lse));
           merged_sum += weight;
           for (std::size_t d = 0; d < merged.size(); ++d)
             merged[d] += weight * one.out[static_cast<std::size_t>((p * heads + h) * head_dim) + d];
         }
         for (std::size_t d = 0; d < merged.size(); ++d)
-          worst =
-              (std::max)(worst, std::abs(static_cast<double>(merged[d] / merged_sum - expected[d] / sum)));
+          worst = (std::max)(worst,
+                             testing::abs(static_cast<double>(merged[d] / merged_sum - expected[d] / sum)));
       }
     return worst;
   }

@@ -6,6 +6,7 @@
 
 #include "support/catch.hpp"
 #include "support/schedules.hpp"
+#include "support/wide.hpp"
 
 /// The schedules of released models.
 
@@ -99,9 +100,9 @@ TEST_CASE("the softmax multiplier of DeepSeek is not part of the table", "[scali
   const yarn_scaling v2 = {
       .factor = 40, .original_max_position = 4096, .mscale = 0.707, .mscale_all_dim = 0.707};
   CHECK(rounds_to(yarn_softmax_multiplier(deepseek_v3), 1.873854207, 10));
-  CHECK(rounds_to(yarn_softmax_multiplier(deepseek_v3) / std::sqrt(192.0), 0.135233779, 9));
+  CHECK(rounds_to(yarn_softmax_multiplier(deepseek_v3) / testing::sqrt(192.0), 0.135233779, 9));
   CHECK(rounds_to(yarn_softmax_multiplier(v2), 1.589626165, 10));
-  CHECK(rounds_to(yarn_softmax_multiplier(v2) / std::sqrt(192.0), 0.114721387, 9));
+  CHECK(rounds_to(yarn_softmax_multiplier(v2) / testing::sqrt(192.0), 0.114721387, 9));
   for (const yarn_scaling& rule : {deepseek_v3, v2})
     CHECK(frequencies(64, 1e4, rule).attention_factor() == 1.0);
   CHECK(yarn_softmax_multiplier(qwen25) == 1.0);
@@ -136,8 +137,8 @@ TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the div
   }
   const frequencies imported(128, 5e5, tensor);
   for (Index i = 0; i < 64; ++i)  // the divisor and the quotient are each rounded once
-    CHECK(tolerance::error_in_ulp(imported.inv_freq()(i, 0), static_cast<long double>(f.inv_freq()(i, 0))) <=
-          3);
+    CHECK(tolerance::error_in_ulp(imported.inv_freq()(i, 0),
+                                  static_cast<testing::wide>(f.inv_freq()(i, 0))) <= 3);
 }
 
 TEST_CASE("the schedule of Llama 3.2 is published", "[scaling]") {

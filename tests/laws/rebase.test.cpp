@@ -18,6 +18,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 /// A cache that rotates its own keys, holds on to one table and layout, and can move to another table.
 
@@ -59,40 +60,41 @@ bool refuses(const kv_cache<T>& cache, const Call& call, const char* text = othe
 /// stored in both ways, half an ulp each, and once more between the two rotations, at the magnitude of `from`
 /// and in both channels of the pair.
 template <class T, class S>
-long double rebase_bound(long double pair, double from, double to) {
-  const long double u =
+testing::wide rebase_bound(testing::wide pair, double from, double to) {
+  const testing::wide u =
       (std::max)(tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, double, float>>(),
                  tolerance::unit_roundoff<S>());
-  const long double after = static_cast<long double>(to) * pair,
-                    before = static_cast<long double>(from) * pair;
-  const long double computed = (9.4L + 4) * u * after + 2 * tolerance::ulp<T>(0);
+  const testing::wide after = static_cast<testing::wide>(to) * pair,
+                      before = static_cast<testing::wide>(from) * pair;
+  const testing::wide computed = (9.4L + 4) * u * after + 2 * tolerance::ulp<T>(0);
   if constexpr (tolerance::is_16_bit<T>)
     return computed + tolerance::ulp<T>(after) +
-           std::sqrt(2.0L) * tolerance::ulp<T>(before) / 2 * (after / before);
+           testing::sqrt(2.0L) * tolerance::ulp<T>(before) / 2 * (after / before);
   return computed;
 }
 
 /// The largest difference of the rotated channels of two views of rotated `keys`, in units of the bound; the
 /// channels after them must be those of `keys`.
 template <class Layout, class S, class T>
-long double worst_difference(const head_view<const T>& keys, const head_view<const T>& a,
-                             const head_view<const T>& b, const frequency_table<S>& from,
-                             const frequency_table<S>& to) {
-  long double worst = 0;
+testing::wide worst_difference(const head_view<const T>& keys, const head_view<const T>& a,
+                               const head_view<const T>& b, const frequency_table<S>& from,
+                               const frequency_table<S>& to) {
+  testing::wide worst = 0;
   testing::for_each_head(keys, [&](Index row, Index t, Index h) {
     const T *in = keys.at(row, t, h), *x = a.at(row, t, h), *y = b.at(row, t, h);
     for (Index i = 0; i < to.pairs(); ++i) {
       const Index channels[] = {Layout::first(i, to.pairs()), Layout::second(i, to.pairs())};
-      const long double pair =
-          std::hypot(static_cast<long double>(in[channels[0]]), static_cast<long double>(in[channels[1]]));
+      const testing::wide pair = testing::hypot(static_cast<testing::wide>(in[channels[0]]),
+                                                static_cast<testing::wide>(in[channels[1]]));
       for (const Index d : channels) {
-        const long double part = std::abs(static_cast<long double>(x[d]) - static_cast<long double>(y[d])) /
-                                 rebase_bound<T, S>(pair, from.attention_factor(), to.attention_factor());
-        worst = part >= 0 ? (std::max)(worst, part) : std::numeric_limits<long double>::infinity();
+        const testing::wide part =
+            testing::abs(static_cast<testing::wide>(x[d]) - static_cast<testing::wide>(y[d])) /
+            rebase_bound<T, S>(pair, from.attention_factor(), to.attention_factor());
+        worst = part >= 0 ? (std::max)(worst, part) : std::numeric_limits<testing::wide>::infinity();
       }
     }
     if (!testing::same_bits(x + to.rotary_dim(), in + to.rotary_dim(), keys.head_dim - to.rotary_dim()))
-      worst = std::numeric_limits<long double>::infinity();
+      worst = std::numeric_limits<testing::wide>::infinity();
   });
   return worst;
 }
@@ -227,7 +229,7 @@ TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other
       // Every position near 0, and those near 100000.
       const auto difference = [&](const kv_cache<T>& a, const kv_cache<T>& b, const auto& before,
                                   const auto& after) {
-        long double worst = 0;
+        testing::wide worst = 0;
         for (const Index first : {Index{0}, Index{50000}, tokens - 1000})
           worst = (std::max)(worst, worst_difference<Layout>(
                                         keys.token_range(first, 1000), a.keys().token_range(first, 1000),

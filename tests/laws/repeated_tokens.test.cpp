@@ -11,6 +11,7 @@
 
 #include "support/catch.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 using rope::bshd;
 using rope::Index;
@@ -19,7 +20,7 @@ namespace {
 
 constexpr Index dim = 4, value_dim = 19;  // a panel of channels and a part of one
 constexpr float query = 0.5f, key = 0.25f;
-constexpr long double scale = 0.5L, score = scale * 4 * 0.5L * 0.25L;
+constexpr double scale = 0.5, score = scale * 4 * 0.5 * 0.25;
 
 /// Channels that are no short binary fractions, each of which is rounded in its own way when it is added up.
 std::vector<float> channels(Index count, Index rows) {
@@ -35,12 +36,12 @@ std::vector<float> channels(Index count, Index rows) {
 constexpr double published = 3e-5;
 
 /// The largest relative error of outputs whose exact channel is `share` times the value.
-double worst(const std::vector<float>& out, long double share, const std::vector<float>& values) {
-  long double result = 0;
+double worst(const std::vector<float>& out, testing::wide share, const std::vector<float>& values) {
+  testing::wide result = 0;
   for (std::size_t n = 0; n < out.size(); ++n) {
-    const long double exact = share * static_cast<long double>(values[n % value_dim]);
-    const long double error = std::abs(static_cast<long double>(out[n]) - exact) / exact;
-    result = error <= result ? result : error >= 0 ? error : std::numeric_limits<long double>::infinity();
+    const testing::wide exact = share * static_cast<testing::wide>(values[n % value_dim]);
+    const testing::wide error = testing::abs(static_cast<testing::wide>(out[n]) - exact) / exact;
+    result = error <= result ? result : error >= 0 ? error : std::numeric_limits<testing::wide>::infinity();
   }
   return static_cast<double>(result);
 }
@@ -65,13 +66,13 @@ TEST_CASE("attention to many equal keys loses no digits, in prefill and in decod
   CHECK(worst(out, 1, v) <= published);
 
   // A sink that has the largest score makes weights that are no powers of two.
-  const auto n = static_cast<long double>(keys);
-  const std::vector<float> logit = {static_cast<float>(std::log(n))};
+  const auto n = static_cast<testing::wide>(keys);
+  const std::vector<float> logit = {static_cast<float>(testing::log(n))};
   attend(v, {.sink_logits = logit});
-  const long double of_keys = n * std::exp(score),
-                    of_all = of_keys + std::exp(static_cast<long double>(logit[0]));
+  const testing::wide of_keys = n * testing::exp(score),
+                    of_all = of_keys + testing::exp(static_cast<testing::wide>(logit[0]));
   CHECK(worst(out, of_keys / of_all, v) <= published);
-  for (const double sum : sums) CHECK(std::abs(static_cast<double>(sum - std::log(of_all))) <= published);
+  for (const double sum : sums) CHECK(testing::abs(static_cast<double>(sum - testing::log(of_all))) <= published);
 
   // Values that are not numbers behind a mask are stepped around key by key.
   std::vector<float> holes = v;
@@ -103,17 +104,17 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
   for (Index i = 0; i < queries; ++i)
     for (Index j = 0; j < keys; ++j) mask[size(i * keys + j)] = i < seen_queries && j < seen_keys;
   if (hole) k.back() = q.back() = std::numeric_limits<float>::quiet_NaN();
-  const auto n = static_cast<long double>(seen_keys), m = static_cast<long double>(seen_queries);
-  const std::vector<float> logit = {static_cast<float>(std::log(n))};
-  const long double share =
-      std::exp(score) / (std::exp(static_cast<long double>(logit[0])) + n * std::exp(score));
-  long double product = 0;
-  for (const float value : values) product += static_cast<long double>(value) * value;
+  const auto n = static_cast<testing::wide>(seen_keys), m = static_cast<testing::wide>(seen_queries);
+  const std::vector<float> logit = {static_cast<float>(testing::log(n))};
+  const testing::wide share =
+      testing::exp(score) / (testing::exp(static_cast<testing::wide>(logit[0])) + n * testing::exp(score));
+  testing::wide product = 0;
+  for (const float value : values) product += static_cast<testing::wide>(value) * value;
   for (std::size_t c = 0; c < out.size(); ++c)
-    out[c] = static_cast<float>(n * share * static_cast<long double>(values[c % value_dim]));
+    out[c] = static_cast<float>(n * share * static_cast<testing::wide>(values[c % value_dim]));
   std::vector<double> sums(
       size(queries),
-      static_cast<double>(std::log(std::exp(static_cast<long double>(logit[0])) + n * std::exp(score))));
+      static_cast<double>(testing::log(testing::exp(static_cast<testing::wide>(logit[0])) + n * testing::exp(score))));
   rope::attention_options options = {.causal = false, .sink_logits = logit};
   if (hole) options.mask = rope::scores(mask.get(), 1, 1, queries, keys);
   if (given) options.log_sum_exp = sums;
@@ -124,18 +125,18 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
                            heads(out, queries, value_dim), heads(g, queries, value_dim),
                            heads(d_q, queries, dim), heads(d_k, keys, dim), heads(d_v, keys, value_dim),
                            options);
-  const long double slope = share * product * (1 - n * share);
-  const auto error = [](float got, long double exact) {
-    return static_cast<double>(std::abs(static_cast<long double>(got) - exact) / exact);
+  const testing::wide slope = share * product * (1 - n * share);
+  const auto error = [](float got, testing::wide exact) {
+    return static_cast<double>(testing::abs(static_cast<testing::wide>(got) - exact) / exact);
   };
   double of_q = 0, of_k = 0, of_v = 0;
   for (Index i = 0; i < seen_queries * dim; ++i)
-    of_q = (std::max)(of_q, error(d_q[size(i)], scale * n * slope * static_cast<long double>(key)));
+    of_q = (std::max)(of_q, error(d_q[size(i)], scale * n * slope * static_cast<testing::wide>(key)));
   for (Index j = 0; j < seen_keys * dim; ++j)
-    of_k = (std::max)(of_k, error(d_k[size(j)], scale * m * slope * static_cast<long double>(query)));
+    of_k = (std::max)(of_k, error(d_k[size(j)], scale * m * slope * static_cast<testing::wide>(query)));
   for (Index j = 0; j < seen_keys * value_dim; ++j)
     of_v = (std::max)(of_v,
-                      error(d_v[size(j)], m * share * static_cast<long double>(values[size(j % value_dim)])));
+                      error(d_v[size(j)], m * share * static_cast<testing::wide>(values[size(j % value_dim)])));
   // A sum of a tile of 96 keys or a block of 240 queries, the sum of those, and 30 roundings of what goes in.
   const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
   const auto roundings = [](Index terms, Index part) {

@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 // How close rotations are to exact arithmetic, and to the laws that exact rotations obey.
 
@@ -22,25 +23,25 @@ constexpr std::uint32_t seed = 20240521;
 
 /// |pair| of channel d of a head of 2 * pairs channels.
 template <class Layout, class T>
-long double pair_norm(const std::vector<T>& x, Index d, Index pairs) {
+testing::wide pair_norm(const std::vector<T>& x, Index d, Index pairs) {
   for (Index i = 0; i < pairs; ++i) {
     const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
     if (u == d || v == d)
-      return std::hypot(static_cast<long double>(x[static_cast<std::size_t>(u)]),
-                        static_cast<long double>(x[static_cast<std::size_t>(v)]));
+      return testing::hypot(static_cast<testing::wide>(x[static_cast<std::size_t>(u)]),
+                            static_cast<testing::wide>(x[static_cast<std::size_t>(v)]));
   }
   return 0;
 }
 
 /// The largest difference of one head from another, in units of what `bound(|pair|)` allows.
 template <class Layout, class T, class Bound>
-long double worst_difference(const std::vector<T>& got, const std::vector<T>& expected, Bound bound) {
+testing::wide worst_difference(const std::vector<T>& got, const std::vector<T>& expected, Bound bound) {
   const auto count = static_cast<Index>(got.size());
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index d = 0; d < count; ++d) {
     const auto at = static_cast<std::size_t>(d);
-    const auto difference = static_cast<long double>(got[at]) - static_cast<long double>(expected[at]);
-    worst = std::max(worst, std::abs(difference) / bound(pair_norm<Layout>(expected, d, count / 2)));
+    const auto difference = static_cast<testing::wide>(got[at]) - static_cast<testing::wide>(expected[at]);
+    worst = std::max(worst, testing::abs(difference) / bound(pair_norm<Layout>(expected, d, count / 2)));
   }
   return worst;
 }
@@ -52,17 +53,17 @@ std::vector<T> rotated(std::vector<T> x, const rope::frequency_table<S>& table, 
 }
 
 template <class T>
-long double norm(const std::vector<T>& x) {
-  long double sum = 0;
-  for (const T value : x) sum += static_cast<long double>(value) * static_cast<long double>(value);
-  return std::sqrt(sum);
+testing::wide norm(const std::vector<T>& x) {
+  testing::wide sum = 0;
+  for (const T value : x) sum += static_cast<testing::wide>(value) * static_cast<testing::wide>(value);
+  return testing::sqrt(sum);
 }
 
 template <class T>
-long double dot(const std::vector<T>& x, const std::vector<T>& y) {
-  long double sum = 0;
+testing::wide dot(const std::vector<T>& x, const std::vector<T>& y) {
+  testing::wide sum = 0;
   for (std::size_t d = 0; d < x.size(); ++d)
-    sum += static_cast<long double>(x[d]) * static_cast<long double>(y[d]);
+    sum += static_cast<testing::wide>(x[d]) * static_cast<testing::wide>(y[d]);
   return sum;
 }
 
@@ -116,20 +117,21 @@ TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighb
   for_each_layout([]<class Layout>(Layout) {
     const rope::frequency_table<float> table(rope::frequencies(128), 100);
     const std::vector<TestType> x = testing::random_channels<TestType>(128, seed);
-    std::vector<long double> wide;
-    for (const TestType value : x) wide.push_back(static_cast<long double>(value));
+    std::vector<testing::wide> wide;
+    for (const TestType value : x) wide.push_back(static_cast<testing::wide>(value));
     Index equal = 0, neighbours = 0;
     for (Index position = 1; position < 100; ++position) {
       const std::vector<TestType> y = rotated<Layout>(x, table, position);
       for (Index i = 0; i < 64; ++i) {
         const auto u = static_cast<std::size_t>(Layout::first(i, 64)),
                    v = static_cast<std::size_t>(Layout::second(i, 64));
-        const auto c = static_cast<long double>(table.cos(position)[i]),
-                   s = static_cast<long double>(table.sin(position)[i]);
+        const auto c = static_cast<testing::wide>(table.cos(position)[i]),
+                   s = static_cast<testing::wide>(table.sin(position)[i]);
         for (const auto& [d, exact] :
              {std::pair{u, wide[u] * c - wide[v] * s}, std::pair{v, wide[v] * c + wide[u] * s}}) {
           const auto rounded = static_cast<TestType>(static_cast<float>(exact));
-          const auto apart = std::abs(static_cast<long double>(y[d]) - static_cast<long double>(rounded));
+          const auto apart =
+              testing::abs(static_cast<testing::wide>(y[d]) - static_cast<testing::wide>(rounded));
           equal += apart == 0;
           neighbours += apart <= tolerance::ulp<TestType>(exact);
         }
@@ -168,10 +170,10 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "", testing::all_types) {
 TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", "", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
-  const auto bound = [](long double pair) {
+  const auto bound = [](testing::wide pair) {
     using tolerance::ulp;
-    const long double stored =
-        tolerance::is_16_bit<T> ? std::sqrt(2.0L) / 1.2L * ulp<T>(1.2L * pair) / 2 + ulp<T>(pair) / 2 : 0;
+    const testing::wide stored =
+        tolerance::is_16_bit<T> ? testing::sqrt(2.0L) / 1.2L * ulp<T>(1.2L * pair) / 2 + ulp<T>(pair) / 2 : 0;
     return 8.4L * tolerance::detail::u<T, S>() * pair + stored;
   };
   CAPTURE(seed);
@@ -263,11 +265,11 @@ TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "", testing::
     constexpr Index pairs = 40;
     const rope::frequency_table<S> table(rope::frequencies(2 * pairs), 1000);
     const std::vector<T> x = testing::random_channels<T>(2 * pairs, seed), y = rotated<Layout>(x, table, 999);
-    long double worst = 0;
+    testing::wide worst = 0;
     for (Index d = 0; d < 2 * pairs; ++d) {
-      const long double pair = pair_norm<Layout>(x, d, pairs);
-      worst = std::max(worst,
-                       std::abs(pair_norm<Layout>(y, d, pairs) - pair) / tolerance::norm_bound<T, S>(pair));
+      const testing::wide pair = pair_norm<Layout>(x, d, pairs);
+      worst = std::max(
+          worst, testing::abs(pair_norm<Layout>(y, d, pairs) - pair) / tolerance::norm_bound<T, S>(pair));
     }
     CAPTURE(name_of<Layout>);
     CHECK(worst <= 1);
@@ -284,13 +286,13 @@ TEMPLATE_TEST_CASE("a score depends on the distance of its positions only", "",
     const rope::frequency_table<S> table(rope::frequencies(128, 500000), -100000, 131072);
     const std::vector<T> q = testing::random_channels<T>(128, seed),
                          k = testing::random_channels<T>(128, seed + 1);
-    const long double score = dot(rotated<Layout>(q, table, 5), k);
+    const testing::wide score = dot(rotated<Layout>(q, table, 5), k);
     for (const std::int64_t n : {-100000, -6, 1, 1000, 131000}) {
       CAPTURE(name_of<Layout>, n);
-      const long double shifted = dot(rotated<Layout>(q, table, n + 5), rotated<Layout>(k, table, n));
-      CHECK(std::abs(shifted - score) <= tolerance::score_bound<T, S>(norm(q), norm(k)));
+      const testing::wide shifted = dot(rotated<Layout>(q, table, n + 5), rotated<Layout>(k, table, n));
+      CHECK(testing::abs(shifted - score) <= tolerance::score_bound<T, S>(norm(q), norm(k)));
     }
-    CHECK(std::abs(dot(rotated<Layout>(q, table, 6), k) - score) >
+    CHECK(testing::abs(dot(rotated<Layout>(q, table, 6), k) - score) >
           tolerance::score_bound<T, S>(norm(q), norm(k)));
   });
 }

@@ -14,6 +14,7 @@
 #include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/reference.hpp"
+#include "support/wide.hpp"
 
 using namespace attention_call;
 using reference::attention_rule;
@@ -102,7 +103,7 @@ operands exactly_rotated(const operands& x, const rope::frequencies& frequencies
     for (long b = 0; b < from.batch; ++b)
       for (long t = 0; t < from.tokens; ++t)
         for (long h = 0; h < from.heads; ++h) {
-          std::vector<long double> head;
+          std::vector<testing::wide> head;
           for (long d = 0; d < from.dim; ++d) head.push_back(from(b, t, h, d));
           head = reference::rotate(head, inv_freq, start + t, pair_map);
           for (long d = 0; d < from.dim; ++d)

@@ -11,6 +11,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/schedules.hpp"
+#include "support/wide.hpp"
 
 /// YaRN's many options, and scalings one after another.
 
@@ -64,7 +65,7 @@ TEST_CASE("the m of yarn_scaling is attention_factor, or the ratio of both mscal
                  .mscale = mscale,
                  .mscale_all_dim = all});
   };
-  const double log_40 = std::log(40.0), own = 0.1 * log_40 + 1;
+  const double log_40 = testing::log(40.0), own = 0.1 * log_40 + 1;
   CHECK(rounds_to(m({}, {}, {}), own, 15));
   CHECK(rounds_to(m({}, 1.0, 0.5), own / (0.05 * log_40 + 1), 15));
   CHECK(rounds_to(m({}, 0.707, 1.414), (0.0707 * log_40 + 1) / (0.1414 * log_40 + 1), 15));
@@ -160,7 +161,7 @@ TEST_CASE("scalings given together apply in the order given", "[scaling]") {
                     frequencies(64, 1e4, ntk_scaling{8}))}) {
       for (Index i = 0; i < 32; ++i)
         CHECK(tolerance::error_in_ulp(first.inv_freq()(i, 0),
-                                      static_cast<long double>(second.inv_freq()(i, 0))) <= 1);
+                                      static_cast<testing::wide>(second.inv_freq()(i, 0))) <= 1);
       CHECK((first.inv_freq().bottomRows(31) < frequencies(64, 1e4).inv_freq().bottomRows(31)).all());
     }
   }
@@ -169,7 +170,7 @@ TEST_CASE("scalings given together apply in the order given", "[scaling]") {
     CHECK(both.attention_factor() == frequencies(64, 1e4, qwen25).attention_factor());
     const frequencies f(64, 1e4, deepseek_v3, resonance_scaling{});
     for (Index i = 0; i < 32; ++i) {
-      const double turn = 2 * std::numbers::pi, wavelength = std::round(turn / yarn.inv_freq()(i, 0));
+      const double turn = 2 * std::numbers::pi, wavelength = testing::round(turn / yarn.inv_freq()(i, 0));
       CHECK(rounds_to(f.inv_freq()(i, 0), turn / wavelength, 15));
     }
   }

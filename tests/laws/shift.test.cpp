@@ -17,6 +17,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -29,30 +30,31 @@ const frequencies plain(8, 1e4), loud(8, 1e4, yarn_scaling{.factor = 4, .origina
 /// after the first may add: 3.13 u each in the 2-norm, an ulp for m, half an ulp of 16-bit storage in both
 /// channels of the pair each time.
 template <class Layout, class T>
-long double worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long turns) {
+testing::wide worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long turns) {
   const auto a = cache.keys(), b = direct.keys();
-  const long double u =
+  const testing::wide u =
       tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, double, float>>();
-  long double result = 0;
+  testing::wide result = 0;
   testing::for_each_head(a, [&](Index row, Index t, Index h) {
     const T *x = a.at(row, t, h), *y = b.at(row, t, h);
     for (Index i = 0; i < 4; ++i) {
       const Index first = Layout::first(i, 4), second = Layout::second(i, 4);
-      const long double pair =
-          std::hypot(static_cast<long double>(y[first]), static_cast<long double>(y[second]));
-      const long double computed = (2 + static_cast<long double>(turns)) * 4.2L * u * pair;
-      const long double stored =
+      const testing::wide pair =
+          testing::hypot(static_cast<testing::wide>(y[first]), static_cast<testing::wide>(y[second]));
+      const testing::wide computed = (2 + static_cast<testing::wide>(turns)) * 4.2L * u * pair;
+      const testing::wide stored =
           tolerance::is_16_bit<T>
-              ? std::sqrt(2.0L) * static_cast<long double>(turns + 2) * tolerance::ulp<T>(pair) / 2
+              ? testing::sqrt(2.0L) * static_cast<testing::wide>(turns + 2) * tolerance::ulp<T>(pair) / 2
               : 0;
       for (const Index d : {first, second}) {
-        const long double part =
-            std::abs(static_cast<long double>(x[d]) - static_cast<long double>(y[d])) / (computed + stored);
-        result = part >= 0 ? (std::max)(result, part) : std::numeric_limits<long double>::infinity();
+        const testing::wide part =
+            testing::abs(static_cast<testing::wide>(x[d]) - static_cast<testing::wide>(y[d])) /
+            (computed + stored);
+        result = part >= 0 ? (std::max)(result, part) : std::numeric_limits<testing::wide>::infinity();
       }
     }
     if (!testing::same_bits(x + 8, y + 8, a.head_dim - 8))
-      result = std::numeric_limits<long double>::infinity();
+      result = std::numeric_limits<testing::wide>::infinity();
   });
   return result;
 }

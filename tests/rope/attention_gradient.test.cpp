@@ -20,6 +20,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/own_threads.hpp"
+#include "support/wide.hpp"
 
 // The closed form of the gradients against finite differences of attention, both in long double; then the
 // library against the closed form, for every option, with bounds; then the laws.
@@ -213,41 +214,41 @@ tensor stored_output(const wide_tensor& out) {
 /// a softcap 40 for its tanh and twice the error of the score over the cap, and the sums over keys, or over
 /// queries and heads of the group, one u per rounding (roundings_of_sum). A bias of magnitude 1 adds 2 to a score.
 template <class A>
-long double gradient_bound(const inputs& in, const full_rule& rule) {
-  const long double u = tolerance::unit_roundoff<A>();
-  const auto dim = static_cast<long double>(in.x.q.dim), n = static_cast<long double>(in.x.k.tokens);
+testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
+  const testing::wide u = tolerance::unit_roundoff<A>();
+  const auto dim = static_cast<testing::wide>(in.x.q.dim), n = static_cast<testing::wide>(in.x.k.tokens);
   const auto rows = static_cast<double>(in.x.q.tokens * in.x.q.heads);
-  const long double added = reference::roundings_of_sum(rows) +
+  const testing::wide added = reference::roundings_of_sum(rows) +
                             reference::roundings_of_sum(static_cast<double>(n)),
                     tiles = reference::tiles_of_sum(static_cast<double>(n));
-  const long double score = (dim + 21) * std::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
-                                static_cast<long double>(in.x.q.largest() * in.x.k.largest()) +
+  const testing::wide score = (dim + 21) * testing::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
+                                static_cast<testing::wide>(in.x.q.largest() * in.x.k.largest()) +
                             4;
-  const long double cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
+  const testing::wide cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
   return 1.01L * u *
-         (2 * (2 * score + 5 * (tiles + 1)) + static_cast<long double>(in.x.v.dim) + 4 + cap + added);
+         (2 * (2 * score + 5 * (tiles + 1)) + static_cast<testing::wide>(in.x.v.dim) + 4 + cap + added);
 }
 
 /// The largest error as a multiple of what is allowed.
 template <class T>
-double worst(const tensor& got, const wide_tensor& exact, const wide_tensor& size, long double part) {
+double worst(const tensor& got, const wide_tensor& exact, const wide_tensor& size, testing::wide part) {
   double result = 0;
   for (std::size_t n = 0; n < exact.values.size(); ++n) {
-    const long double bound = part * size.values[n] + std::numeric_limits<float>::min();
-    const long double allowed = bound + (tolerance::is_16_bit<T> || !std::is_same_v<T, double>
-                                             ? tolerance::ulp<T>(std::abs(exact.values[n]) + bound) / 2
-                                             : 0);
-    const auto relative = static_cast<double>(std::abs(got.values[n] - exact.values[n]) / allowed);
+    const testing::wide bound = part * size.values[n] + std::numeric_limits<float>::min();
+    const testing::wide allowed = bound + (tolerance::is_16_bit<T> || !std::is_same_v<T, double>
+                                               ? tolerance::ulp<T>(testing::abs(exact.values[n]) + bound) / 2
+                                               : 0);
+    const auto relative = static_cast<double>(testing::abs(got.values[n] - exact.values[n]) / allowed);
     result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
   }
   return result;
 }
 
-double worst(const std::vector<double>& got, const std::vector<long double>& exact,
-             const std::vector<long double>& size, long double part) {
+double worst(const std::vector<double>& got, const std::vector<testing::wide>& exact,
+             const std::vector<testing::wide>& size, testing::wide part) {
   double result = got.size() == exact.size() ? 0 : std::numeric_limits<double>::infinity();
   for (std::size_t n = 0; n < exact.size(); ++n) {
-    const auto relative = static_cast<double>(std::abs(got.at(n) - exact[n]) /
+    const auto relative = static_cast<double>(testing::abs(got.at(n) - exact[n]) /
                                               (part * size[n] + std::numeric_limits<float>::min()));
     result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
   }
@@ -262,7 +263,7 @@ void check_call(std::mt19937& generator, const call& c, const std::vector<Index>
   const auto state = reference::attend(q, k, v, c.rule);
   const tensor out = stored_output<T>(state.out);
   const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), c.rule);
-  const long double part = gradient_bound<attention_call::arithmetic<T>>(in, c.rule);
+  const testing::wide part = gradient_bound<attention_call::arithmetic<T>>(in, c.rule);
   const auto follows = [&](const results& r) {
     CHECK(worst<T>(r.q, exact.q, exact.q_size, part) <= 1);
     CHECK(worst<T>(r.k, exact.k, exact.k_size, part) <= 1);
@@ -293,39 +294,40 @@ TEST_CASE("the closed form of the gradients is the derivative of attention") {
     const wide_tensor g(in.g);
     const auto loss = [&] {
       const auto state = reference::attend(q, k, v, c.rule);
-      long double sum = 0;
+      testing::wide sum = 0;
       for (std::size_t n = 0; n < g.values.size(); ++n) sum += g.values[n] * state.out.values[n];
       return sum;
     };
     const auto exact = reference::differentiate(q, k, v, g, reference::attend(q, k, v, c.rule).out, c.rule);
     // Five points: an error of step^4 / 30 times a fifth derivative, which for scores and softcaps of order 1
     // is below 1e4, and 2^-64 of a loss below 100 over the step.
-    const long double step = 1e-4L, bound = 1e-12L;
-    const auto check = [&](const char* what, auto& value, long double derivative) {
+    const testing::wide step = 1e-4L, bound = 1e-12L;
+    const auto check = [&](const char* what, auto& value, testing::wide derivative) {
       const auto was = value;
-      const auto at = [&](long double by) {
+      const auto at = [&](testing::wide by) {
         value = static_cast<std::remove_reference_t<decltype(value)>>(was + by);
-        const long double result = loss();
+        const testing::wide result = loss();
         value = was;
         return result;
       };
       CAPTURE(what);
-      CHECK(std::abs((8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step) -
-                     derivative) <= bound);
+      CHECK(testing::abs((8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step) -
+                         derivative) <= bound);
     };
     for (std::size_t n = 0; n < q.values.size(); n += 3) check("q", q.values[n], exact.q.values[n]);
     for (std::size_t n = 0; n < k.values.size(); n += 3) check("k", k.values[n], exact.k.values[n]);
     for (std::size_t n = 0; n < v.values.size(); n += 3) check("v", v.values[n], exact.v.values[n]);
     // Options are floats: a step that floats can take, and an error of step^2 that goes with it.
-    const auto check_float = [&](float& value, long double derivative) {
+    const auto check_float = [&](float& value, testing::wide derivative) {
       if (value < -1e30f) return;
       const float was = value, up = was + 0x1p-9f, down = was - 0x1p-9f;
       value = up;
-      const long double above = loss();
+      const testing::wide above = loss();
       value = down;
-      const long double below = loss();
+      const testing::wide below = loss();
       value = was;
-      CHECK(std::abs((above - below) / (static_cast<long double>(up) - down) - derivative) <= 0x1p-18L * 20);
+      CHECK(testing::abs((above - below) / (static_cast<testing::wide>(up) - down) - derivative) <=
+            0x1p-18L * 20);
     };
     for (std::size_t n = 0; n < c.rule.sink_logits.size(); ++n)
       check_float(c.rule.sink_logits[n], exact.sink_logits[n]);
@@ -429,7 +431,7 @@ TEST_CASE("rows that nobody sees keep their contents to themselves") {
   const tensor out = stored_output<float>(reference::attend(q, k, v, rule).out);
   const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
   const results r = gradients<float>(dirty, out, rule);
-  const long double part = gradient_bound<float>(clean, rule);
+  const testing::wide part = gradient_bound<float>(clean, rule);
   CHECK(worst<float>(r.q, exact.q, exact.q_size, part) <= 1);
   CHECK(worst<float>(r.k, exact.k, exact.k_size, part) <= 1);
   CHECK(worst<float>(r.v, exact.v, exact.v_size, part) <= 1);
@@ -483,7 +485,7 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
   const tensor out = stored_output<T>(state.out);
   const results r = gradients<T>(clean, out, rule);
   const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
-  const long double part = gradient_bound<attention_call::arithmetic<T>>(clean, rule);
+  const testing::wide part = gradient_bound<attention_call::arithmetic<T>>(clean, rule);
   const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
 
   // Replaces the tokens that something reaches by the exact result, and compares the others.
@@ -519,7 +521,7 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
     const auto of_key = [&](const results& got) {
       const auto sees_bad_key = [&](long i) { return sees(i, bad_key); };
       unreached(got.q, exact.q, exact.q_size, sees_bad_key);
-      const auto seen_beside = [&](long j) { return std::abs(j - bad_key) < 20; };
+      const auto seen_beside = [&](long j) { return testing::abs(j - bad_key) < 20; };
       unreached(got.k, exact.k, exact.k_size, seen_beside);
       unreached(got.v, exact.v, exact.v_size, seen_beside);
       reached(got.q, bad_key - (keys - queries));
@@ -562,7 +564,7 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
     for (long j = 0; j < keys; ++j) {
       const double slope = dense.bias[static_cast<std::size_t>(i * keys + j)];
       expected[static_cast<std::size_t>(i + j)] += slope;
-      sizes[static_cast<std::size_t>(i + j)] += std::abs(slope);
+      sizes[static_cast<std::size_t>(i + j)] += testing::abs(slope);
     }
   const auto of_list = [&](const auto& threads) {
     std::vector<double> d_list(list.size(), attention_call::unwritten);
@@ -578,7 +580,7 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
   const std::vector<double> alone = of_list(rope::this_thread{});
   // 300 pairs at most, added up once in each order.
   for (std::size_t n = 0; n < list.size(); ++n)
-    CHECK(std::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
+    CHECK(testing::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
@@ -602,7 +604,7 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
   for (std::size_t n = 0; n < dense.bias.size(); ++n) {
     const std::size_t entry = per_query ? n / static_cast<std::size_t>(keys) : 0;
     expected[entry] += dense.bias[n];
-    sizes[entry] += std::abs(dense.bias[n]);
+    sizes[entry] += testing::abs(dense.bias[n]);
   }
   const auto of_list = [&](const auto& threads) {
     std::vector<double> d_list(list.size(), attention_call::unwritten);
@@ -618,7 +620,7 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
   const std::vector<double> alone = of_list(rope::this_thread{});
   const double pairs = static_cast<double>(dense.bias.size() / list.size());
   for (std::size_t n = 0; n < list.size(); ++n)
-    CHECK(std::abs(alone[n] - expected[n]) <= 2 * pairs * 0x1p-53 * sizes[n]);
+    CHECK(testing::abs(alone[n] - expected[n]) <= 2 * pairs * 0x1p-53 * sizes[n]);
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 

@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -141,7 +142,7 @@ TEST_CASE("a scaled schedule is dealt out like any other", "[axes]") {
                                        rope::contiguous_sections({16, 16, 16, 16}));
   for (Index i = 0; i < 64; ++i)
     CHECK(testing::Approx(xd.inv_freq()(i, i / 16)).epsilon(1e-13) ==
-          std::pow(1e4 * std::pow(1000, 128.0 / 126), -static_cast<double>(i) / 64));
+          testing::pow(1e4 * testing::pow(1000, 128.0 / 126), -static_cast<double>(i) / 64));
 }
 
 TEST_CASE("axial blocks lie on the diagonal", "[axes]") {
@@ -228,8 +229,8 @@ TEST_CASE("a score depends on the difference of positions along every axis", "[a
     for (const auto& shift : {at({7, 0, 0}), at({0, -13, 0}), at({0, 0, 1001}), at({3.5, -0.25, 17})}) {
       const Eigen::ArrayXXd of_q = at({5, 6, 9}), of_k = at({2, 11, -4});
       const double origin = score(f, of_q, of_k);
-      CHECK(std::abs(score(f, of_q + shift, of_k + shift) - origin) <= rounding);
-      CHECK(std::abs(score(f, of_q + shift, of_k) - origin) > 1e3 * rounding);
+      CHECK(testing::abs(score(f, of_q + shift, of_k + shift) - origin) <= rounding);
+      CHECK(testing::abs(score(f, of_q + shift, of_k) - origin) > 1e3 * rounding);
     }
 }
 
@@ -238,17 +239,17 @@ TEST_CASE("a scheme of the user needs only inv_freq", "[axes]") {
   Eigen::ArrayXXd inv_freq(8, 2);
   for (Index i = 0; i < 8; ++i) {
     const double angle = 2.399963229728653 * static_cast<double>(i),
-                 speed = std::pow(10, -0.25 * static_cast<double>(i));
-    inv_freq.row(i) << speed * std::cos(angle), speed * std::sin(angle);
+                 speed = testing::pow(10, -0.25 * static_cast<double>(i));
+    inv_freq.row(i) << speed * testing::cos(angle), speed * testing::sin(angle);
   }
   const frequencies f = frequencies::custom(inv_freq);
   const Eigen::ArrayXd x = counted_channels<interleaved>(f, at({3, -2}), 16);
   for (Index i = 0; i < 8; ++i) {
-    const long double angle = 3.0L * inv_freq(i, 0) - 2.0L * inv_freq(i, 1);
-    const auto u = static_cast<long double>(2 * i + 1), v = static_cast<long double>(2 * i + 2);
-    const long double bound = tolerance::rotation_bound<double, double>(std::hypot(u, v));
-    CHECK(std::abs(x(2 * i) - (u * std::cos(angle) - v * std::sin(angle))) <= bound);
-    CHECK(std::abs(x(2 * i + 1) - (v * std::cos(angle) + u * std::sin(angle))) <= bound);
+    const testing::wide angle = 3.0L * inv_freq(i, 0) - 2.0L * inv_freq(i, 1);
+    const auto u = static_cast<testing::wide>(2 * i + 1), v = static_cast<testing::wide>(2 * i + 2);
+    const testing::wide bound = tolerance::rotation_bound<double, double>(testing::hypot(u, v));
+    CHECK(testing::abs(x(2 * i) - (u * testing::cos(angle) - v * testing::sin(angle))) <= bound);
+    CHECK(testing::abs(x(2 * i + 1) - (v * testing::cos(angle) + u * testing::sin(angle))) <= bound);
   }
 }
 

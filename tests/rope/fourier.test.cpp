@@ -16,6 +16,7 @@
 #include "support/heads.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -39,7 +40,7 @@ TEST_CASE("frequencies that never complete a turn are dropped", "[fourier]") {
   for (const double length : {7.0, 512.0, 4096.0}) {
     const frequencies kept = fourier_frequencies(schedule, length);
     Index count = 0;
-    while (count < 32 && std::pow(1e4, -static_cast<double>(count) / 32) * length > 2 * std::numbers::pi)
+    while (count < 32 && testing::pow(1e4, -static_cast<double>(count) / 32) * length > 2 * std::numbers::pi)
       ++count;
     REQUIRE(kept.pairs() == count);
     CHECK((kept.inv_freq().col(0) == schedule.inv_freq().col(0).head(count)).all());
@@ -63,14 +64,14 @@ TEST_CASE("the identity mixture is RoPE without the dropped frequencies", "[four
   const Eigen::MatrixXf identity = Eigen::MatrixXf::Identity(kept.pairs(), kept.pairs());
   const auto table = fourier_table(kept, identity, identity, pairs, -3, 200);
   const frequency_table rope(schedule, -3, 200);
-  long double worst = 0;
+  testing::wide worst = 0;
   for (std::int64_t p = -3; p < 200; ++p)
     for (Index i = 0; i < pairs; ++i) {
       if (i < kept.pairs()) {
         worst = (std::max)(
-            worst, tolerance::error_in_ulp(table.cos(p)[i], static_cast<long double>(rope.cos(p)[i])));
+            worst, tolerance::error_in_ulp(table.cos(p)[i], static_cast<testing::wide>(rope.cos(p)[i])));
         worst = (std::max)(
-            worst, tolerance::error_in_ulp(table.sin(p)[i], static_cast<long double>(rope.sin(p)[i])));
+            worst, tolerance::error_in_ulp(table.sin(p)[i], static_cast<testing::wide>(rope.sin(p)[i])));
       } else {
         REQUIRE(table.cos(p)[i] == 1);
         REQUIRE(table.sin(p)[i] == 0);
@@ -108,20 +109,20 @@ TEST_CASE("an entry is the mixture of its cosines or sines", "[fourier]") {
     REQUIRE(table.first() == first);
     REQUIRE(table.rows() == last - first);
     CHECK(table.attention_factor() == 1.25);
-    long double worst = 0;
+    testing::wide worst = 0;
     for (std::int64_t p = first; p < last; p += 37)
       for (Index d = 0; d < pairs; ++d) {
-        long double c = d < mixed ? 0 : 1, s = 0, size = 1;
+        testing::wide c = d < mixed ? 0 : 1, s = 0, size = 1;
         for (Index j = 0; d < mixed && j < kept; ++j) {
-          const long double angle = static_cast<long double>(p) * schedule.inv_freq()(j, 0);
-          c += std::cos(angle) * cos_mix(j, d);
-          s += std::sin(angle) * sin_mix(j, d);
-          size += std::abs(cos_mix(j, d)) + std::abs(sin_mix(j, d));
+          const testing::wide angle = static_cast<testing::wide>(p) * schedule.inv_freq()(j, 0);
+          c += testing::cos(angle) * cos_mix(j, d);
+          s += testing::sin(angle) * sin_mix(j, d);
+          size += testing::abs(cos_mix(j, d)) + testing::abs(sin_mix(j, d));
         }
-        const long double sums = static_cast<long double>(kept + 2) * 0x1p-53L * size * 1.25L;
-        const auto part = [&](S got, long double exact) {
-          return std::abs(static_cast<long double>(got) - 1.25L * exact) /
-                 (sums + tolerance::unit_roundoff<S>() * 1.25L * std::abs(exact));
+        const testing::wide sums = static_cast<testing::wide>(kept + 2) * 0x1p-53L * size * 1.25L;
+        const auto part = [&](S got, testing::wide exact) {
+          return testing::abs(static_cast<testing::wide>(got) - 1.25L * exact) /
+                 (sums + tolerance::unit_roundoff<S>() * 1.25L * testing::abs(exact));
         };
         worst = (std::max)({worst, part(table.cos(p)[d], c), part(table.sin(p)[d], s)});
       }
@@ -155,13 +156,13 @@ TEST_CASE("each group of query heads turns by the mixture of its key head", "[fo
         double c = d < kept ? 0 : 1, s = 0;
         for (Index j = 0; d < kept && j < kept; ++j) {
           const double angle = static_cast<double>(t) * schedule.inv_freq()(j, 0);
-          c += std::cos(angle) * cos_mix[mix](j, d);
-          s += std::sin(angle) * sin_mix[mix](j, d);
+          c += testing::cos(angle) * cos_mix[mix](j, d);
+          s += testing::sin(angle) * sin_mix[mix](j, d);
         }
         const auto u = static_cast<std::size_t>((t * kv_heads * group + h) * 2 * pairs + d),
                    v = u + static_cast<std::size_t>(pairs);
-        worst = (std::max)({worst, std::abs(x[u] - (before[u] * c - before[v] * s)),
-                            std::abs(x[v] - (before[v] * c + before[u] * s))});
+        worst = (std::max)({worst, testing::abs(x[u] - (before[u] * c - before[v] * s)),
+                            testing::abs(x[v] - (before[v] * c + before[u] * s))});
       }
   CHECK(worst <= 4 * 2 * 16 * 0x1p-53);  // channels below 4, entries below 2, some ten roundings
   for (Index h = 0; h < kv_heads; ++h)
@@ -170,7 +171,7 @@ TEST_CASE("each group of query heads turns by the mixture of its key head", "[fo
                                                sin_mix[static_cast<std::size_t>(h)], pairs, 0, tokens));
   // A mixture may shrink a pair; every radius here is far above 2^-10.
   double off = 0;
-  for (std::size_t d = 0; d < x.size(); ++d) off = (std::max)(off, std::abs(x[d] - before[d]));
+  for (std::size_t d = 0; d < x.size(); ++d) off = (std::max)(off, testing::abs(x[d] - before[d]));
   CHECK(off <= 0x1p10 * 4 * 16 * 0x1p-53);
 }
 

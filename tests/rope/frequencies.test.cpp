@@ -16,6 +16,7 @@
 #include "support/random.hpp"
 #include "support/reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -27,9 +28,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 /// The largest error of a default schedule against base^(-2 i / rotary_dim), in ulp.
-long double worst_error_in_ulp(Index rotary_dim, double base) {
+testing::wide worst_error_in_ulp(Index rotary_dim, double base) {
   const frequencies schedule(rotary_dim, base);
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index i = 0; i < schedule.pairs(); ++i)
     worst = std::max(
         worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), reference::inv_freq(base, i, rotary_dim)));
@@ -52,7 +53,7 @@ TEST_CASE("the default schedule is base^(-2i/d) to 2 ulp for any base and any di
   testing::random random(seed);
   for (int sample = 0; sample < 1000; ++sample) {
     const Index rotary_dim = 2 * random.integer(1, 300);
-    const double base = std::pow(10, 2 + 7 * random.unit());
+    const double base = testing::pow(10, 2 + 7 * random.unit());
     CAPTURE(rotary_dim, base);
     REQUIRE(worst_error_in_ulp(rotary_dim, base) <= tolerance::inv_freq());
   }
@@ -68,8 +69,8 @@ TEST_CASE("the default schedule is the list of Hugging Face transformers", "[fre
       {32, 1.0e-02},   {48, 1.0e-03},   {63, 1.1548e-04}};
   for (const auto& [i, value] : list) {
     CAPTURE(i);
-    const double half_a_digit = 0.5e-4 * std::pow(10, std::floor(std::log10(value)));
-    CHECK(std::abs(schedule.inv_freq()(i, 0) - value) <= half_a_digit);
+    const double half_a_digit = 0.5e-4 * testing::pow(10, testing::floor(testing::log10(value)));
+    CHECK(testing::abs(schedule.inv_freq()(i, 0) - value) <= half_a_digit);
   }
   CHECK(schedule.attention_factor() == 1.0);
 }
@@ -137,8 +138,8 @@ TEST_CASE("pixel frequencies are those of lucidrains", "[frequencies]") {
     for (Index i = 0; i < pairs; ++i) {
       CAPTURE(i, max_freq);
       const double value = list[static_cast<std::size_t>(i)];
-      const double half_a_digit = 0.5e-6 * std::pow(10, std::floor(std::log10(value)));
-      CHECK(std::abs(schedule.inv_freq()(i, 0) - value) <= half_a_digit);
+      const double half_a_digit = 0.5e-6 * testing::pow(10, testing::floor(testing::log10(value)));
+      CHECK(testing::abs(schedule.inv_freq()(i, 0) - value) <= half_a_digit);
     }
   }
   CHECK((frequencies::pixel(8).inv_freq() == frequencies::pixel(8, 10.0).inv_freq()).all());

@@ -18,6 +18,7 @@
 #include "support/heads.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -40,14 +41,14 @@ matrix random_angles(Index rows, Index columns, int lowest, int highest) {
 
 /// The largest error of an entry against cos and sin of `angle(r, i)` in long double, in ulp.
 template <class S, class Angle>
-long double worst_error(const frequency_table<S>& table, Angle angle) {
-  long double worst = 0;
+testing::wide worst_error(const frequency_table<S>& table, Angle angle) {
+  testing::wide worst = 0;
   for (Index r = 0; r < table.rows(); ++r)
     for (Index i = 0; i < table.pairs(); ++i) {
-      const long double exact = angle(r, i);
+      const testing::wide exact = angle(r, i);
       const std::int64_t position = table.first() + r;
-      worst = (std::max)(worst, tolerance::error_in_ulp(table.cos(position)[i], std::cos(exact)));
-      worst = (std::max)(worst, tolerance::error_in_ulp(table.sin(position)[i], std::sin(exact)));
+      worst = (std::max)(worst, tolerance::error_in_ulp(table.cos(position)[i], testing::cos(exact)));
+      worst = (std::max)(worst, tolerance::error_in_ulp(table.sin(position)[i], testing::sin(exact)));
     }
   return worst;
 }
@@ -66,7 +67,7 @@ bool same_entries(const frequency_table<S>& a, const frequency_table<S>& b) {
 ///
 ///     double    sqrt(2) (4 u + u) + u = 8.1 u,     float    sqrt(2) (u + u) + u = 3.9 u
 template <class T, class S>
-long double inverse_of_any_entries(long double pair) {
+testing::wide inverse_of_any_entries(testing::wide pair) {
   return tolerance::detail::bound<T, S>(std::is_same_v<S, double> ? 8.2L : 4.0L, pair);
 }
 
@@ -92,9 +93,9 @@ struct float_tables {
     for (Index r = 0; r < rows; ++r)
       for (Index i = 0; i < pairs; ++i) {
         const float angle =
-            static_cast<float>(r) * std::pow(1e4f, -static_cast<float>(i) / static_cast<float>(pairs));
-        cos(r, i) = std::cos(angle) * m;
-        sin(r, i) = std::sin(angle) * m;
+            static_cast<float>(r) * testing::pow(1e4f, -static_cast<float>(i) / static_cast<float>(pairs));
+        cos(r, i) = testing::cos(angle) * m;
+        sin(r, i) = testing::sin(angle) * m;
       }
   }
 };
@@ -103,8 +104,8 @@ struct float_tables {
 
 TEST_CASE("a table of angles has their cos and sin to the bound of every table", "[given_table]") {
   // A double is a long double exactly, and the C library reduces long double angles exactly.
-  const matrix angles = random_angles(40, 24, -30, 62);
-  const auto angle = [&](Index r, Index i) { return static_cast<long double>(angles(r, i)); };
+  const matrix angles = random_angles(40, 24, -30, testing::angle_exponent);
+  const auto angle = [&](Index r, Index i) { return static_cast<testing::wide>(angles(r, i)); };
   // 64 bits of oracle: an ulp of double is 2^11 of its units.
   CHECK(worst_error(table_of_angles(angles, table_form::half_width), angle) <=
         tolerance::table_entry<float>());
@@ -131,14 +132,16 @@ TEST_CASE("learned rotations turn every pair of their range", "[given_table]") {
   const auto table = table_of_angles<double>(rotations, ranges);
   REQUIRE(table.pairs() == 6);
   const auto angle = [&](Index r, Index pair) {
-    return static_cast<long double>(rotations(r, pair / 3)) * static_cast<long double>(ranges(pair % 3));
+    return static_cast<testing::wide>(rotations(r, pair / 3)) * static_cast<testing::wide>(ranges(pair % 3));
   };
   // The product is rounded to 64 bits: |angle| <= 2^11, so 2^-53 rad.
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index r = 0; r < 20; ++r)
     for (Index i = 0; i < 6; ++i) {
-      worst = (std::max)(worst, std::abs(static_cast<long double>(table.cos(r)[i]) - std::cos(angle(r, i))));
-      worst = (std::max)(worst, std::abs(static_cast<long double>(table.sin(r)[i]) - std::sin(angle(r, i))));
+      worst = (std::max)(
+          worst, testing::abs(static_cast<testing::wide>(table.cos(r)[i]) - testing::cos(angle(r, i))));
+      worst = (std::max)(
+          worst, testing::abs(static_cast<testing::wide>(table.sin(r)[i]) - testing::sin(angle(r, i))));
     }
   CHECK(worst <= 0x1p-53L + tolerance::table_entry<double>() * 0x1p-53L);
   // A range of one is the angle itself.
@@ -155,17 +158,17 @@ TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[given_
   const std::vector<double> before = x;
   const std::vector<int> starts = {0, 3};
   rotate<interleaved>(bshd(x.data(), batch, tokens, heads, head_dim), table, row_starts{starts});
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index t = 0; t < batch * tokens; ++t)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < 3; ++i) {
         const auto at = static_cast<std::size_t>((t * heads + h) * head_dim + 2 * i);
-        const long double c = std::cos(static_cast<long double>(angles(t, i))),
-                          s = std::sin(static_cast<long double>(angles(t, i)));
-        const long double u = before[at], v = before[at + 1],
-                          bound = tolerance::rotation_bound<double>(std::hypot(u, v));
-        worst = (std::max)(worst, std::abs(x[at] - (u * c - v * s)) / bound);
-        worst = (std::max)(worst, std::abs(x[at + 1] - (v * c + u * s)) / bound);
+        const testing::wide c = testing::cos(static_cast<testing::wide>(angles(t, i))),
+                            s = testing::sin(static_cast<testing::wide>(angles(t, i)));
+        const testing::wide u = before[at], v = before[at + 1],
+                            bound = tolerance::rotation_bound<double>(testing::hypot(u, v));
+        worst = (std::max)(worst, testing::abs(x[at] - (u * c - v * s)) / bound);
+        worst = (std::max)(worst, testing::abs(x[at + 1] - (v * c + u * s)) / bound);
       }
   CHECK(worst <= 1);
 }
@@ -218,7 +221,7 @@ TEST_CASE("the m of a table is measured, and every pair must have it", "[given_t
   for (const float m : {1.0f, 1.1386294f, 0.5f}) {
     float_tables x(64, 8, m);
     const auto read = [&] { return table_of_cos_sin(x.cos, x.sin, table_form::half_width); };
-    CHECK(std::abs(read().attention_factor() - static_cast<double>(m)) <=
+    CHECK(testing::abs(read().attention_factor() - static_cast<double>(m)) <=
           8 * 0x1p-24 * static_cast<double>(m));
     if (m == 1) CHECK(read().attention_factor() == 1);
     x.sin(40, 3) *= 1.0001f;
@@ -368,15 +371,15 @@ TEST_CASE("unrotate inverts every pair of any entries", "[given_table]") {
             const double inverse[2] = {(a * c + b * s) / square, (b * c - a * s) / square};
             const double got[2] = {static_cast<double>(view.at(0, t, h)[u]),
                                    static_cast<double>(view.at(0, t, h)[v])};
-            const auto bound = static_cast<double>(
-                inverse_of_any_entries<T, S>(static_cast<long double>(std::hypot(a, b) / std::sqrt(square))));
-            worst = (std::max)(
-                {worst, std::abs(got[0] - inverse[0]) / bound, std::abs(got[1] - inverse[1]) / bound});
+            const auto bound = static_cast<double>(inverse_of_any_entries<T, S>(
+                static_cast<testing::wide>(testing::hypot(a, b) / testing::sqrt(square))));
+            worst = (std::max)({worst, testing::abs(got[0] - inverse[0]) / bound,
+                                testing::abs(got[1] - inverse[1]) / bound});
             if (!tolerance::is_16_bit<T>)
               for (const Index d : {u, v})
                 worst = (std::max)(
-                    worst,
-                    std::abs(static_cast<double>(view.at(0, t, h)[d] - source.at(0, t, h)[d])) / (2 * bound));
+                    worst, testing::abs(static_cast<double>(view.at(0, t, h)[d] - source.at(0, t, h)[d])) /
+                               (2 * bound));
           }
       CHECK(worst <= 1);
       std::copy(before.begin(), before.end(), rotated.begin());

@@ -14,6 +14,7 @@
 #include "support/heads.hpp"
 #include "support/own_threads.hpp"
 #include "support/random.hpp"
+#include "support/wide.hpp"
 
 // Published values, then every gradient against the derivative in long double, once in closed form and once
 // by finite differences of the rotation itself, and then the laws that tie the gradients together.
@@ -32,7 +33,9 @@ bool same_bits(const Eigen::ArrayXXd& a, const Eigen::ArrayXXd& b) {
 }
 
 /// Half an ulp of a number printed with 9 digits.
-double printed(double value) { return 0.5 * std::pow(10.0, std::floor(std::log10(std::abs(value))) - 8); }
+double printed(double value) {
+  return 0.5 * testing::pow(10.0, testing::floor(testing::log10(testing::abs(value))) - 8);
+}
 
 /// The loss sum of w * rotate(x) over every channel, for tokens whose row of coordinates is ids[b * tokens +
 /// t], in long double and without a table, a view or a layout type.
@@ -59,18 +62,19 @@ struct problem {
         }
   }
 
-  long double angle(Index row, Index i) const {
-    long double sum = 0;
+  testing::wide angle(Index row, Index i) const {
+    testing::wide sum = 0;
     for (Index a = 0; a < inv_freq.cols(); ++a)
-      sum += static_cast<long double>(coordinates(row, a)) * inv_freq(i, a);
+      sum += static_cast<testing::wide>(coordinates(row, a)) * inv_freq(i, a);
     return sum;
   }
 
   /// The loss with `added(row, h, i)` added to every angle; channels that do not rotate add a constant.
-  long double loss(const std::function<long double(Index, Index, Index)>& added) const {
-    long double sum = 0;
+  testing::wide loss(const std::function<testing::wide(Index, Index, Index)>& added) const {
+    testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
-      const long double a = angle(row, i) + added(row, h, i), c = m * std::cos(a), s = m * std::sin(a);
+      const testing::wide a = angle(row, i) + added(row, h, i), c = m * testing::cos(a),
+                          s = m * testing::sin(a);
       sum += w[u] * (c * x[u] - s * x[v]) + w[v] * (c * x[v] + s * x[u]);
     });
     return sum;
@@ -78,29 +82,29 @@ struct problem {
 
   /// The derivative of the loss along a direction in which angle (row, h, i) grows by `rate`: five points,
   /// with an error of step^4 / 30 times the fifth derivative.
-  long double difference(const std::function<long double(Index, Index, Index)>& rate) const {
-    const long double step = 1e-4L;
-    const auto at = [&](long double x_) {
+  testing::wide difference(const std::function<testing::wide(Index, Index, Index)>& rate) const {
+    const testing::wide step = 1e-4L;
+    const auto at = [&](testing::wide x_) {
       return loss([&](Index row, Index h, Index i) { return x_ * rate(row, h, i); });
     };
     return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
   }
 
   /// The same in closed form: the sum of rate * dy/dangle * w.
-  long double derivative(const std::function<long double(Index, Index, Index)>& rate) const {
-    long double sum = 0;
+  testing::wide derivative(const std::function<testing::wide(Index, Index, Index)>& rate) const {
+    testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
-      const long double a = angle(row, i), c = m * std::cos(a), s = m * std::sin(a);
+      const testing::wide a = angle(row, i), c = m * testing::cos(a), s = m * testing::sin(a);
       sum += rate(row, h, i) * (w[u] * (-s * x[u] - c * x[v]) + w[v] * (-s * x[v] + c * x[u]));
     });
     return sum;
   }
 
   /// The sum of the magnitudes of what is added in `derivative`.
-  long double size(const std::function<long double(Index, Index, Index)>& rate) const {
-    long double sum = 0;
+  testing::wide size(const std::function<testing::wide(Index, Index, Index)>& rate) const {
+    testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
-      sum += std::abs(rate(row, h, i)) * m * std::hypot(x[u], x[v]) * std::hypot(w[u], w[v]);
+      sum += testing::abs(rate(row, h, i)) * m * testing::hypot(x[u], x[v]) * testing::hypot(w[u], w[v]);
     });
     return sum;
   }
@@ -157,13 +161,13 @@ problem random_problem(std::uint32_t seed, bool halves, Index axes) {
 
 /// Of a derivative by finite differences in long double: step^4 / 30 = 4e-18 times the fifth derivative along
 /// rates up to 32, and rounding errors of 2^-64 of the loss over step.
-constexpr long double difference_bound = 4e-18L * 32 * 32 * 32 * 32 * 32;
+constexpr testing::wide difference_bound = 4e-18L * 32 * 32 * 32 * 32 * 32;
 
 /// What a gradient may be off by, as a part of the sum of the magnitudes of its terms. A rotated pair is off
 /// by 3.2 u of its norm and half an ulp of a 16-bit type (tolerance.hpp), and half a unit for the
 /// attention_factor in the entries; its products and sums are in double.
 template <class T>
-long double gradient_bound() {
+testing::wide gradient_bound() {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
   return 4 * tolerance::unit_roundoff<A>() +
          (tolerance::is_16_bit<T> ? 1.5L * tolerance::unit_roundoff<T>() : 0) +
@@ -274,10 +278,10 @@ TEST_CASE("the gradient by the heads is the derivative of the rotation") {
     unit.for_each_pair([&](Index, Index, Index, std::size_t u, std::size_t v) {
       for (const std::size_t channel : {u, v}) {
         unit.x[channel] = 1;
-        const long double expected = unit.loss([](Index, Index, Index) { return 0.0L; });
+        const testing::wide expected = unit.loss([](Index, Index, Index) { return 0.0L; });
         unit.x[channel] = 0;
-        const long double size = p.m * std::hypot(p.w[u], p.w[v]);
-        CHECK(std::abs(c.d_x[channel] - expected) <= gradient_bound<double>() * size);
+        const testing::wide size = p.m * testing::hypot(p.w[u], p.w[v]);
+        CHECK(testing::abs(c.d_x[channel] - expected) <= gradient_bound<double>() * size);
       }
     });
   });
@@ -292,11 +296,11 @@ TEMPLATE_TEST_CASE("the gradients by angles, frequencies and coordinates are der
   for_each_problem([&](bool halves, Index axes) {
     const problem p = random_problem<T>(seed, halves, axes);
     const call<T, S> c(p);
-    const auto agrees = [&](double got, const std::function<long double(Index, Index, Index)>& rate) {
-      const long double exact = p.derivative(rate), size = p.size(rate);
+    const auto agrees = [&](double got, const std::function<testing::wide(Index, Index, Index)>& rate) {
+      const testing::wide exact = p.derivative(rate), size = p.size(rate);
       CAPTURE(got, double(exact), double(size));
-      CHECK(std::abs(got - exact) <= gradient_bound<T>() * size);
-      CHECK(std::abs(p.difference(rate) - exact) <= difference_bound * (1 + size));
+      CHECK(testing::abs(got - exact) <= gradient_bound<T>() * size);
+      CHECK(testing::abs(p.difference(rate) - exact) <= difference_bound * (1 + size));
     };
     const auto gradients = [&](auto layout, auto x, auto d_x) {
       using L = decltype(layout);
@@ -356,19 +360,21 @@ TEMPLATE_TEST_CASE("the gradient by the entries of a table is a derivative", "",
     REQUIRE(d.cos.rows() == 5);
     REQUIRE(d.sin.cols() == p.pairs);
     // The loss is linear in every entry: cos has the coefficient w_u x_u + w_v x_v, sin w_v x_u - w_u x_v.
-    Eigen::Array<long double, -1, -1> cos(5, p.pairs), sin(5, p.pairs), size(5, p.pairs);
+    Eigen::Array<testing::wide, -1, -1> cos(5, p.pairs), sin(5, p.pairs), size(5, p.pairs);
     cos.setZero();
     sin.setZero();
     size.setZero();
     p.for_each_pair([&](Index row, Index, Index i, std::size_t u, std::size_t v) {
-      cos(row, i) += static_cast<long double>(p.w[u]) * p.x[u] + static_cast<long double>(p.w[v]) * p.x[v];
-      sin(row, i) += static_cast<long double>(p.w[v]) * p.x[u] - static_cast<long double>(p.w[u]) * p.x[v];
-      size(row, i) += std::hypot(p.x[u], p.x[v]) * std::hypot(p.w[u], p.w[v]);
+      cos(row, i) +=
+          static_cast<testing::wide>(p.w[u]) * p.x[u] + static_cast<testing::wide>(p.w[v]) * p.x[v];
+      sin(row, i) +=
+          static_cast<testing::wide>(p.w[v]) * p.x[u] - static_cast<testing::wide>(p.w[u]) * p.x[v];
+      size(row, i) += testing::hypot(p.x[u], p.x[v]) * testing::hypot(p.w[u], p.w[v]);
     });
     // No rotation enters, so only the sums in double are rounded.
-    const long double part = 16 * tolerance::unit_roundoff<double>();
-    CHECK(((d.cos.cast<long double>() - cos).abs() <= part * size).all());
-    CHECK(((d.sin.cast<long double>() - sin).abs() <= part * size).all());
+    const testing::wide part = 16 * tolerance::unit_roundoff<double>();
+    CHECK(((d.cos.cast<testing::wide>() - cos).abs() <= part * size).all());
+    CHECK(((d.sin.cast<testing::wide>() - sin).abs() <= part * size).all());
   });
 }
 
@@ -453,10 +459,10 @@ TEST_CASE("entries that were given have a gradient, their frequencies and positi
   for (Index r = 0; r < 3; ++r)
     for (Index i = 0; i < 4; ++i) {
       const auto u = static_cast<std::size_t>(8 * r + i), v = u + 4;
-      const double c = 1.5 * std::cos(angles(r, i)), s = 1.5 * std::sin(angles(r, i));
-      const double bound = 16 * 0x1p-53 * std::hypot(d_y[u], d_y[v]);
+      const double c = 1.5 * testing::cos(angles(r, i)), s = 1.5 * testing::sin(angles(r, i));
+      const double bound = 16 * 0x1p-53 * testing::hypot(d_y[u], d_y[v]);
       CHECK_THAT(d(r, i), testing::WithinAbs(d_y[u] * (-s * x[u] - c * x[v]) + d_y[v] * (c * x[u] - s * x[v]),
-                                             1.5 * std::hypot(x[u], x[v]) * bound));
+                                             1.5 * testing::hypot(x[u], x[v]) * bound));
       CHECK_THAT(g[u], testing::WithinAbs(c * d_y[u] + s * d_y[v], bound));
       CHECK_THAT(g[v], testing::WithinAbs(c * d_y[v] - s * d_y[u], bound));
     }

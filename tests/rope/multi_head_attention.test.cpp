@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -389,34 +390,34 @@ namespace {
 
 /// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys that sees(i, j), of row [first, first + count) of
 /// x to itself, [queries, heads], from the weights of a block without norms and biases.
-std::vector<long double> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
+std::vector<testing::wide> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
                                   Index count, const reference::sees_key& sees) {
   const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
-    long double sum = 0;
+    testing::wide sum = 0;
     for (Index c = 0; c < x.cols(); ++c)
-      sum += static_cast<long double>(weight(row, c)) * x(first + token, c);
+      sum += static_cast<testing::wide>(weight(row, c)) * x(first + token, c);
     return sum;
   };
   const Index dim = m.kind.head_dim, group = m.kind.heads / m.kind.kv_heads;
-  std::vector<long double> sums;
+  std::vector<testing::wide> sums;
   for (Index i = 0; i < count; ++i)
     for (Index h = 0; h < m.kind.heads; ++h) {
-      long double sum = 0;
+      testing::wide sum = 0;
       for (Index j = 0; j < count; ++j) {
         if (!sees(static_cast<std::size_t>(i), static_cast<std::size_t>(j))) continue;
-        long double score = 0;
+        testing::wide score = 0;
         for (Index c = 0; c < dim; ++c)
           score += channel(m.q, i, h * dim + c) * channel(m.k, j, h / group * dim + c);
-        sum += std::exp(score / std::sqrt(static_cast<long double>(dim)));
+        sum += testing::exp(score / testing::sqrt(static_cast<testing::wide>(dim)));
       }
-      sums.push_back(std::log(sum));
+      sums.push_back(testing::log(sum));
     }
   return sums;
 }
 
 /// Scores below 20 and sums of at most 16 keys: a hundred roundings of 40.
-bool near(double got, long double exact) {
-  return std::abs(got - exact) <= static_cast<long double>(testing::block_bound<double>());
+bool near(double got, testing::wide exact) {
+  return testing::abs(got - exact) <= static_cast<testing::wide>(testing::block_bound<double>());
 }
 
 }  // namespace
@@ -434,7 +435,7 @@ TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segme
   };
   multi_head_options reporting = options;
   reporting.attention.log_sum_exp = sums;
-  const auto check = [&](Index row, Index first, const std::vector<long double>& exact) {
+  const auto check = [&](Index row, Index first, const std::vector<testing::wide>& exact) {
     const auto begin = static_cast<std::size_t>((row * count + first) * heads);
     bool holds = true;
     for (std::size_t n = 0; n < exact.size(); ++n) holds = holds && near(sums[begin + n], exact[n]);

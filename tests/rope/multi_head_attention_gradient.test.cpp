@@ -15,6 +15,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 /// Against central differences of the reference block in long double.
 
@@ -60,8 +61,8 @@ struct loss {
       const number below = (*this)();
       of[i] = kept;
       const number slope = (above - below) / (2 * h);
-      largest = (std::max)(largest, std::abs(slope));
-      const number difference = std::abs(static_cast<number>(got[i]) - slope);
+      largest = (std::max)(largest, testing::abs(slope));
+      const number difference = testing::abs(static_cast<number>(got[i]) - slope);
       error = difference <= error ? error : difference >= 0 ? difference : number(1e30);
     }
     return static_cast<double>(error / (0x1p-30L * (std::max)(largest, number(0.1L))));
@@ -293,7 +294,7 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
         kept.push_back((*of_part)[i]);
         direction.push_back(2 * numbers.unit() - 1);
         slope += direction.back() * gradient[i];
-        size += std::abs(direction.back() * gradient[i]);
+        size += testing::abs(direction.back() * gradient[i]);
       }
     const auto moved_by = [&](number step) {
       std::size_t n = 0;
@@ -304,7 +305,7 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
     // The cubic term grows with the number of parts that move together, its share of the sum with its root.
     const number h = 0x1p-24L, difference = (moved_by(h) - moved_by(-h)) / (2 * h);
     moved_by(0);
-    CHECK(static_cast<double>(std::abs(difference - slope) / size) <= 0x1p-30);
+    CHECK(static_cast<double>(testing::abs(difference - slope) / size) <= 0x1p-30);
   };
   check({{&of.m.q.weight.values, d.q.data()}, {&of.m.q.bias, d.q_bias.data()}});
   check({{&of.m.k.weight.values, d.k.data()}, {&of.m.k.bias, d.k_bias.data()}});

@@ -14,6 +14,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -327,13 +328,13 @@ TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of t
     const auto real_a = static_cast<double>(a), real_b = static_cast<double>(b);
     CAPTURE(f, a, b);
     // Half a unit for the product and half a unit for every step.
-    REQUIRE(distance(phase_of(f) * a, phase_of(f, real_a)) <= (std::abs(a) + 1) / 2);
+    REQUIRE(distance(phase_of(f) * a, phase_of(f, real_a)) <= (testing::abs(a) + 1) / 2);
     // Three roundings of half a unit, and the difference is a whole number.
     REQUIRE(distance(phase_of(f, real_a) + phase_of(f, real_b), phase_of(f, real_a + real_b)) <= 1);
   }
 }
 
-TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to a long double",
+TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits",
           "[phase]") {
   const std::uint64_t seed = 11;
   CAPTURE(seed);
@@ -347,18 +348,18 @@ TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, e
       turn = {turn.hi >> 1, turn.mid >> 1 | turn.hi << 63, turn.lo >> 1 | turn.mid << 63};
     CAPTURE(turn.hi, turn.mid, turn.lo);
     const auto [head, tail] = rope::detail::angle_for_double(turn);
-    const long double exact =
-        (static_cast<long double>(turn.hi) * 0x1p-64L + static_cast<long double>(turn.mid) * 0x1p-128L +
-         static_cast<long double>(turn.lo) * 0x1p-192L) *
-        2 * std::numbers::pi_v<long double>;
+    const testing::wide exact =
+        (static_cast<testing::wide>(turn.hi) * 0x1p-64L + static_cast<testing::wide>(turn.mid) * 0x1p-128L +
+         static_cast<testing::wide>(turn.lo) * 0x1p-192L) *
+        2 * testing::pi;
     int exponent = 0;
-    const double significand = std::ldexp(std::frexp(head, &exponent), 26);
-    REQUIRE(significand == std::floor(significand));
+    const double significand = testing::ldexp(std::frexp(head, &exponent), 26);
+    REQUIRE(significand == testing::floor(significand));
     REQUIRE(tail >= 0);
-    REQUIRE(tail <= std::ldexp(1.0, exponent - 25));
-    // long double rounds the sum of the words, pi and two products.
-    constexpr long double rounding = std::numeric_limits<long double>::epsilon() / 2;
-    REQUIRE(std::abs(static_cast<long double>(head) + static_cast<long double>(tail) - exact) <=
+    REQUIRE(tail <= testing::ldexp(1.0, exponent - 25));
+    // The oracle rounds the sum of the words, pi and two products.
+    const testing::wide rounding = 0x1p-64L;
+    REQUIRE(testing::abs(static_cast<testing::wide>(head) + static_cast<testing::wide>(tail) - exact) <=
             5 * rounding * exact);
   }
 }
@@ -388,25 +389,25 @@ TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit",
   }
 }
 
-TEMPLATE_TEST_CASE("cos and sin of a phase agree with long double", "[phase]", float, double) {
+TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[phase]", float, double) {
   // The angle below has 64 bits: pi * 2^-64 for its representation, and as much for pi and for the product.
-  const long double angle_error = 0x1p-60L;
+  const testing::wide angle_error = 0x1p-60L;
   const std::uint64_t seed = 8;
   CAPTURE(seed);
   testing::random random(seed);
   for (int sample = 0; sample < 20000; ++sample) {
     const phase p = random_phase(random);
-    const long double turn = static_cast<long double>(static_cast<std::int64_t>(p.turn.hi)) * 0x1p-64L +
-                             static_cast<long double>(p.turn.mid) * 0x1p-128L;
-    const long double angle = 2 * std::numbers::pi_v<long double> * turn;
-    const long double cos = std::cos(angle), sin = std::sin(angle);
+    const testing::wide turn = static_cast<testing::wide>(static_cast<std::int64_t>(p.turn.hi)) * 0x1p-64L +
+                             static_cast<testing::wide>(p.turn.mid) * 0x1p-128L;
+    const testing::wide angle = 2 * testing::pi * turn;
+    const testing::wide cos = testing::cos(angle), sin = testing::sin(angle);
     const rope::cos_sin value = rope::cos_sin_of<TestType>(p);
     // Through memory: GCC 12 drops the rounding of two neighbouring floats that stay in registers.
     const volatile TestType c = static_cast<TestType>(value.cos), s = static_cast<TestType>(value.sin);
     CAPTURE(p.turn.hi, p.turn.mid, p.turn.lo);
-    const long double entry = tolerance::table_entry<TestType>();
-    REQUIRE(std::abs(c - cos) <= entry * tolerance::ulp<TestType>(cos) + angle_error);
-    REQUIRE(std::abs(s - sin) <= entry * tolerance::ulp<TestType>(sin) + angle_error);
+    const testing::wide entry = tolerance::table_entry<TestType>();
+    REQUIRE(testing::abs(c - cos) <= entry * tolerance::ulp<TestType>(cos) + angle_error);
+    REQUIRE(testing::abs(s - sin) <= entry * tolerance::ulp<TestType>(sin) + angle_error);
   }
 }
 
@@ -416,7 +417,7 @@ TEST_CASE("the sine of a tiny phase is the angle itself", "[phase]") {
     const uint192 turn = bit < 64    ? uint192{0, 0, word}
                          : bit < 128 ? uint192{0, word, 0}
                                      : uint192{word, 0, 0};
-    const long double angle = 2 * std::numbers::pi_v<long double> * std::ldexp(1.0L, bit - 192);
+    const testing::wide angle = 2 * testing::pi * testing::ldexp(1.0L, bit - 192);
     CAPTURE(bit);
     const volatile double s = rope::cos_sin_of<double>({turn}).sin;
     CHECK(tolerance::error_in_ulp<double>(s, angle) <= tolerance::table_entry<double>());

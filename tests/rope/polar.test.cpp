@@ -18,6 +18,7 @@
 #include "support/own_threads.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -27,14 +28,14 @@ using testing::throws_saying;
 using matrix = Eigen::ArrayXXd;
 
 /// log(1 + e^x), of which the first form loses digits for small e^x and the second none that long double has.
-long double exact_softplus(long double x) {
-  return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
+testing::wide exact_softplus(testing::wide x) {
+  return x > 0 ? x + testing::log1p(testing::exp(-x)) : testing::log1p(testing::exp(x));
 }
 
 /// What a polar channel may be off by, for a magnitude with exact phase: see the documentation of `polar`.
 template <class T>
-long double polar_bound(long double magnitude) {
-  const long double in_u = std::is_same_v<T, double> ? 8 : 1.75L;
+testing::wide polar_bound(testing::wide magnitude) {
+  const testing::wide in_u = std::is_same_v<T, double> ? 8 : 1.75L;
   return tolerance::detail::bound<T, tolerance::detail::wide<T>>(in_u, magnitude);
 }
 
@@ -46,34 +47,35 @@ matrix random_bias(Index heads, Index channels) {
 }
 
 /// The polar form of one channel in long double: [cos, sin].
-std::array<long double, 2> exact(long double x, long double position, double inv_freq, long double bias) {
-  const long double magnitude = exact_softplus(x), angle = position * inv_freq + bias;
-  return {magnitude * std::cos(angle), magnitude * std::sin(angle)};
+std::array<testing::wide, 2> exact(testing::wide x, testing::wide position, double inv_freq,
+                                   testing::wide bias) {
+  const testing::wide magnitude = exact_softplus(x), angle = position * inv_freq + bias;
+  return {magnitude * testing::cos(angle), magnitude * testing::sin(angle)};
 }
 
 }  // namespace
 
 TEST_CASE("softplus keeps its digits from one end of double to the other", "[polar]") {
   testing::random numbers(testing::seed());
-  long double worst = 0;
+  testing::wide worst = 0;
   for (int n = 0; n < 20000; ++n) {
     const double x = numbers.scaled(-60, 9);
     if (x > -700) worst = (std::max)(worst, tolerance::error_in_ulp(softplus(x), exact_softplus(x)));
   }
   CAPTURE(worst);
   CHECK(worst <= 3);
-  CHECK(softplus(0.0) == std::log(2.0));
+  CHECK(softplus(0.0) == testing::log(2.0));
   CHECK(softplus(1e300) == 1e300);
   CHECK(softplus(-1e300) == 0.0);
   CHECK(softplus(40.0) == 40.0);
-  CHECK(softplus(-40.0) == std::exp(-40.0));
+  CHECK(softplus(-40.0) == testing::exp(-40.0));
 }
 
 TEST_CASE("polar frequencies are one per channel", "[polar]") {
   const frequencies schedule = polar_frequencies(6, 500.0);
   REQUIRE(schedule.pairs() == 6);
   for (Index i = 0; i < 6; ++i) {
-    const long double published = std::pow(500.0L, -static_cast<long double>(i) / 6);
+    const testing::wide published = testing::pow(500.0L, -static_cast<testing::wide>(i) / 6);
     CHECK(tolerance::error_in_ulp(schedule.inv_freq()(i, 0), published) <= tolerance::inv_freq());
   }
 }
@@ -136,19 +138,20 @@ TEST_CASE("a polar channel is its softplus at the phase of its position and head
       polar<Layout>(view, out, table, *ahead, ids);
     else
       polar<Layout>(view, out, table, ids);
-    long double worst = 0;
+    testing::wide worst = 0;
     bool copied = true;
     testing::for_each_head(view, [&](Index b, Index t, Index h) {
       const T *in = view.at(b, t, h), *got = out.at(b, t, h);
       for (Index i = 0; i < pairs; ++i) {
-        const long double position = static_cast<long double>(ids[static_cast<std::size_t>(b * tokens + t)]);
-        const auto value = exact(static_cast<long double>(in[i]), position, schedule.inv_freq()(i, 0),
-                                 ahead == nullptr ? 0 : static_cast<long double>(bias(h, i)));
-        const long double bound = polar_bound<T>(exact_softplus(static_cast<long double>(in[i])));
+        const testing::wide position =
+            static_cast<testing::wide>(ids[static_cast<std::size_t>(b * tokens + t)]);
+        const auto value = exact(static_cast<testing::wide>(in[i]), position, schedule.inv_freq()(i, 0),
+                                 ahead == nullptr ? 0 : static_cast<testing::wide>(bias(h, i)));
+        const testing::wide bound = polar_bound<T>(exact_softplus(static_cast<testing::wide>(in[i])));
         const Index u = std::is_same_v<Layout, interleaved> ? 2 * i : i,
                     v = std::is_same_v<Layout, interleaved> ? 2 * i + 1 : i + pairs;
-        worst = (std::max)(worst, std::abs(static_cast<long double>(got[u]) - value[0]) / bound);
-        worst = (std::max)(worst, std::abs(static_cast<long double>(got[v]) - value[1]) / bound);
+        worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(got[u]) - value[0]) / bound);
+        worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(got[v]) - value[1]) / bound);
       }
       copied = copied && testing::same_bits(in + pairs, got + 2 * pairs, head_dim - pairs);
       copied = copied && testing::same_bits(got - 1, before.data() + (got - 1 - memory.data()), 1) &&
@@ -177,23 +180,23 @@ TEST_CASE("a polar score depends on the distance and the bias alone", "[polar]")
                             k = testing::random_channels<double>(n, testing::seed() + 7);
   std::vector<double> polar_q(32), polar_k(32);
   for (const std::int64_t distance : {-30, 0, 1, 77}) {
-    long double exact_score = 0, size = 0;
+    testing::wide exact_score = 0, size = 0;
     for (Index i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const long double product = exact_softplus(q[at]) * exact_softplus(k[at]);
+      const testing::wide product = exact_softplus(q[at]) * exact_softplus(k[at]);
       size += product;
-      exact_score += product * std::cos(static_cast<long double>(distance) * schedule.inv_freq()(i, 0) -
-                                        static_cast<long double>(bias(0, i)));
+      exact_score += product * testing::cos(static_cast<testing::wide>(distance) * schedule.inv_freq()(i, 0) -
+                                            static_cast<testing::wide>(bias(0, i)));
     }
     for (const std::int64_t key : {-50, 0, 4900}) {
       polar<half_split>(thd(q.data(), 1, 1, n), thd(polar_q.data(), 1, 1, 2 * n), table, key + distance);
       polar<half_split>(thd(k.data(), 1, 1, n), thd(polar_k.data(), 1, 1, 2 * n), table, polar_bias(bias),
                         key);
-      long double score = 0;
+      testing::wide score = 0;
       for (std::size_t i = 0; i < 32; ++i)
-        score += static_cast<long double>(polar_q[i]) * static_cast<long double>(polar_k[i]);
+        score += static_cast<testing::wide>(polar_q[i]) * static_cast<testing::wide>(polar_k[i]);
       // 8 u of each side, in the 2-norm of its two channels.
-      CHECK(std::abs(score - exact_score) <= 2 * 8 * std::sqrt(2.0L) * 0x1p-53L * size);
+      CHECK(testing::abs(score - exact_score) <= 2 * 8 * testing::sqrt(2.0L) * 0x1p-53L * size);
     }
   }
 }
@@ -207,14 +210,14 @@ TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[polar]"
     CHECK(outside.head(0)[i].sin == inside.head(0)[i].sin);
   }
   CHECK(outside.head(0)[0].cos == 1);
-  CHECK(outside.head(0)[3].sin == std::sin(-1.0));
+  CHECK(outside.head(0)[3].sin == testing::sin(-1.0));
 }
 
 // AxialPoPE of PoPE-pytorch: axial_dims (2, 3) and the grid (2, 2) in reversed coordinates, x before y.
 TEST_CASE("axial PoPE is a table of two axes", "[polar]") {
   matrix inv_freq = matrix::Zero(5, 2);
-  for (Index i = 0; i < 2; ++i) inv_freq(i, 0) = std::pow(1e4, -static_cast<double>(i) / 2);
-  for (Index i = 0; i < 3; ++i) inv_freq(2 + i, 1) = std::pow(1e4, -static_cast<double>(i) / 3);
+  for (Index i = 0; i < 2; ++i) inv_freq(i, 0) = testing::pow(1e4, -static_cast<double>(i) / 2);
+  for (Index i = 0; i < 3; ++i) inv_freq(2 + i, 1) = testing::pow(1e4, -static_cast<double>(i) / 3);
   matrix coordinates(4, 2);
   coordinates << 0, 0, 1, 0, 0, 1, 1, 1;  // (x, y), y slowest
   const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
@@ -223,11 +226,11 @@ TEST_CASE("axial PoPE is a table of two axes", "[polar]") {
   polar<interleaved>(thd(x.data(), 4, 1, 5), thd(out.data(), 4, 1, 10), table);
   for (Index t = 0; t < 4; ++t)
     for (Index i = 0; i < 5; ++i) {
-      const long double position = i < 2 ? t % 2 : t / 2;
+      const testing::wide position = i < 2 ? t % 2 : t / 2;
       const auto at = static_cast<std::size_t>(5 * t + i);
       const auto value = exact(x[at], position, i < 2 ? inv_freq(i, 0) : inv_freq(i, 1), 0);
-      CHECK(std::abs(out[2 * at] - value[0]) <= polar_bound<double>(exact_softplus(x[at])));
-      CHECK(std::abs(out[2 * at + 1] - value[1]) <= polar_bound<double>(exact_softplus(x[at])));
+      CHECK(testing::abs(out[2 * at] - value[0]) <= polar_bound<double>(exact_softplus(x[at])));
+      CHECK(testing::abs(out[2 * at + 1] - value[1]) <= polar_bound<double>(exact_softplus(x[at])));
     }
 }
 
@@ -249,27 +252,28 @@ TEST_CASE("attention of polar queries and keys follows the formula", "[polar]") 
   polar<half_split>(thd(q.data(), tokens, heads, n), queries, table);
   polar<half_split>(thd(k.data(), tokens, kv_heads, n), keys, table, polar_bias(bias));
   const auto result = thd(out.data(), tokens, heads, value_dim);
-  const attention_options options = {.scale = 1 / std::sqrt(static_cast<double>(n))};
+  const attention_options options = {.scale = 1 / testing::sqrt(static_cast<double>(n))};
   const auto check = [&] {
     double worst = 0;
     for (Index t = 0; t < tokens; ++t)
       for (Index h = 0; h < heads; ++h) {
-        long double sum = 0;
-        std::vector<long double> expected(value_dim);
+        testing::wide sum = 0;
+        std::vector<testing::wide> expected(value_dim);
         for (Index j = 0; j <= t; ++j) {
-          long double score = 0;
+          testing::wide score = 0;
           for (Index i = 0; i < n; ++i)
             score += exact_softplus(q[static_cast<std::size_t>((t * heads + h) * n + i)]) *
                      exact_softplus(k[static_cast<std::size_t>((j * kv_heads + h / 2) * n + i)]) *
-                     std::cos(static_cast<long double>(t - j) * schedule.inv_freq()(i, 0) -
-                              static_cast<long double>(bias(h / 2, i)));
-          const long double weight = std::exp(score / std::sqrt(6.0L));
+                     testing::cos(static_cast<testing::wide>(t - j) * schedule.inv_freq()(i, 0) -
+                                  static_cast<testing::wide>(bias(h / 2, i)));
+          const testing::wide weight = testing::exp(score / testing::sqrt(6.0L));
           sum += weight;
           for (std::size_t d = 0; d < expected.size(); ++d)
             expected[d] += weight * v[static_cast<std::size_t>((j * kv_heads + h / 2) * value_dim) + d];
         }
         for (std::size_t d = 0; d < expected.size(); ++d)
-          worst = (std::max)(worst, std::abs(out[static_cast<std::size_t>((t * heads + h) * value_dim) + d] -
+          worst =
+              (std::max)(worst, testing::abs(out[static_cast<std::size_t>((t * heads + h) * value_dim) + d] -
                                              static_cast<double>(expected[d] / sum)));
       }
     return worst;

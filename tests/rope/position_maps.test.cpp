@@ -16,6 +16,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -31,12 +32,12 @@ ids of(const ids& positions, const Map& map) {
 }
 
 /// q . R(-distance) k of one head in long double, pairs of neighbours.
-long double score_at(const double* q, const double* k, std::int64_t distance, const frequencies& schedule) {
-  long double sum = 0;
+testing::wide score_at(const double* q, const double* k, std::int64_t distance, const frequencies& schedule) {
+  testing::wide sum = 0;
   for (Index i = 0; i < schedule.pairs(); ++i) {
-    const long double angle = static_cast<long double>(distance) * schedule.inv_freq()(i, 0);
-    const long double a = q[2 * i], b = q[2 * i + 1], c = k[2 * i], d = k[2 * i + 1];
-    sum += (a * c + b * d) * std::cos(angle) - (b * c - a * d) * std::sin(angle);
+    const testing::wide angle = static_cast<testing::wide>(distance) * schedule.inv_freq()(i, 0);
+    const testing::wide a = q[2 * i], b = q[2 * i + 1], c = k[2 * i], d = k[2 * i + 1];
+    sum += (a * c + b * d) * testing::cos(angle) - (b * c - a * d) * testing::sin(angle);
   }
   return sum;
 }
@@ -152,7 +153,7 @@ TEST_CASE("both ways to rotate under a rule give the score of its distance", "[p
   const auto compare = [&](std::int64_t distance, std::int64_t query, std::int64_t key) {
     const double score = dot(turned(q, table, query), turned(k, table, key));
     worst = (std::max)(
-        worst, std::abs(score - static_cast<double>(score_at(q.data(), k.data(), distance, schedule))));
+        worst, testing::abs(score - static_cast<double>(score_at(q.data(), k.data(), distance, schedule))));
   };
   for (const std::int64_t p : {0, 15, 16, 17, 100, 299})
     for (std::int64_t key = 0; key <= p; key += 3) {
@@ -196,20 +197,20 @@ TEST_CASE("decoding under a rule attends at its distances", "[position_maps]") {
       attention(one, thd(keys.data(), p + 1, kv_heads, head_dim), thd(v.data(), p + 1, kv_heads, head_dim),
                 thd(out.data(), 1, heads, head_dim));
       for (Index h = 0; h < heads; ++h) {
-        long double sum = 0;
-        std::vector<long double> expected(static_cast<std::size_t>(head_dim));
+        testing::wide sum = 0;
+        std::vector<testing::wide> expected(static_cast<std::size_t>(head_dim));
         for (Index j = 0; j <= p; ++j) {
           const Index at = (j * kv_heads + h / 2) * head_dim;
-          const long double weight = std::exp(
+          const testing::wide weight = testing::exp(
               score_at(q.data() + (p * heads + h) * head_dim, k.data() + at, rule.distance(p, j), schedule) /
-              std::sqrt(static_cast<long double>(head_dim)));
+              testing::sqrt(static_cast<testing::wide>(head_dim)));
           sum += weight;
           for (Index d = 0; d < head_dim; ++d)
             expected[static_cast<std::size_t>(d)] += weight * v[static_cast<std::size_t>(at + d)];
         }
         for (std::size_t d = 0; d < expected.size(); ++d)
-          worst = (std::max)(worst, std::abs(out[static_cast<std::size_t>(h * head_dim) + d] -
-                                             static_cast<double>(expected[d] / sum)));
+          worst = (std::max)(worst, testing::abs(out[static_cast<std::size_t>(h * head_dim) + d] -
+                                                 static_cast<double>(expected[d] / sum)));
       }
     }
     return worst;

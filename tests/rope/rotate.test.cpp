@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 // Values from other programs, then the meaning of each form of a call. The laws that hold for all inputs are
 // in tests/laws/rotate_*.test.cpp.
@@ -23,9 +24,9 @@ namespace {
 const std::vector<double> x8 = {1, 2, 3, 4, 5, 6, 7, 8};
 
 /// What writing a decimal number with `digits` significant digits loses.
-long double printed(long double value, int digits) {
-  return 0.5L *
-         std::pow(10.0L, std::floor(std::log10(std::abs(value))) - static_cast<long double>(digits) + 1);
+testing::wide printed(testing::wide value, int digits) {
+  return 0.5L * testing::pow(10.0L, testing::floor(testing::log10(testing::abs(value))) -
+                                        static_cast<testing::wide>(digits) + 1);
 }
 
 template <class T>
@@ -87,9 +88,9 @@ TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "", testing
     for (std::size_t d = 0; d < head.size(); ++d) {
       // |pair| of x = 1..8 is at most |(7, 8)|.
       const auto bound =
-          testing::channel_bound<T, S>(factor * std::hypot(7.0L, 8.0L), head[d]) + printed(head[d], 9);
+          testing::channel_bound<T, S>(factor * testing::hypot(7.0L, 8.0L), head[d]) + printed(head[d], 9);
       CAPTURE(d, double(got[d]), head[d]);
-      CHECK(std::abs(static_cast<long double>(got[d]) - static_cast<long double>(head[d])) <= bound);
+      CHECK(testing::abs(static_cast<testing::wide>(got[d]) - static_cast<testing::wide>(head[d])) <= bound);
     }
   };
 
@@ -243,7 +244,7 @@ TEST_CASE("CTranslate2's case gives its values in both layouts") {
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::size_t u = i - i % 2;
     const auto bound =
-        static_cast<double>(2 * tolerance::rotation_bound<float>(std::hypot(in[u], in[u + 1])));
+        static_cast<double>(2 * tolerance::rotation_bound<float>(testing::hypot(in[u], in[u + 1])));
     CAPTURE(i);
     CHECK_THAT(x[i], testing::WithinAbs(out[i], bound));
   }

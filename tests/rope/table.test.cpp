@@ -19,6 +19,7 @@
 #include "support/random.hpp"
 #include "support/reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -42,9 +43,10 @@ bool same_row(const frequency_table<S>& a, const frequency_table<S>& b, std::int
 
 /// Whether an entry agrees with long double, within `ulps` and the error of the angle of the reference.
 template <class S>
-bool agrees(S got, long double exact, long double ulps = tolerance::table_entry<S>()) {
-  constexpr long double angle_error = 0x1p-45L;  // reference::angle, |angle| <= 2^20
-  return std::abs(static_cast<long double>(got) - exact) <= ulps * tolerance::ulp<S>(exact) + angle_error;
+bool agrees(S got, testing::wide exact, testing::wide ulps = tolerance::table_entry<S>()) {
+  constexpr testing::wide angle_error = 0x1p-45L;  // reference::angle, |angle| <= 2^20
+  return testing::abs(static_cast<testing::wide>(got) - exact) <=
+         ulps * tolerance::ulp<S>(exact) + angle_error;
 }
 
 frequencies two_axes() {
@@ -77,7 +79,7 @@ TEST_CASE("a note is printed where the compiler loses the rounding of neighbouri
   if (rounded[0] == x[0] && rounded[1] == x[1])
     WARN("this compiler drops double -> float -> double on neighbouring values: never round in registers");
   frequency_table<float> table(frequencies(2, 1e4), 2);
-  CHECK(static_cast<double>(table.cos(1)[0]) != std::cos(1.0));
+  CHECK(static_cast<double>(table.cos(1)[0]) != testing::cos(1.0));
 }
 
 TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[table]") {
@@ -94,8 +96,8 @@ TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[ta
           for (Index i = 0; i < schedule.pairs(); ++i) {
             CAPTURE(i);
             const double inv_freq = schedule.inv_freq()(i, 0);
-            REQUIRE(agrees(table.cos(p)[i], reference::cos(static_cast<long double>(p), inv_freq)));
-            REQUIRE(agrees(table.sin(p)[i], reference::sin(static_cast<long double>(p), inv_freq)));
+            REQUIRE(agrees(table.cos(p)[i], reference::cos(static_cast<testing::wide>(p), inv_freq)));
+            REQUIRE(agrees(table.sin(p)[i], reference::sin(static_cast<testing::wide>(p), inv_freq)));
           }
         }
     }
@@ -138,8 +140,8 @@ TEST_CASE("far positions are as accurate as near ones", "[table]") {
        {-0x1.38377325300fcp-3, 0x1.2165574915cdcp-3, -0x1.fac7f7e085f0bp-1, 0x1.e1fa71f6e064fp-1},
        {-0x1.fa03eef64f6d7p-1, -0x1.fadccef2febd2p-1, 0x1.23ab048a830fbp-3, 0x1.597d8fb5ec5dcp-2}}};
   // The golden value is half an ulp from the truth itself.
-  const long double of_double = tolerance::table_entry<double>() + 0.5L,
-                    of_float = tolerance::table_entry<float>();
+  const testing::wide of_double = tolerance::table_entry<double>() + 0.5L,
+                      of_float = tolerance::table_entry<float>();
   for (const auto& [position, cos, sin] : list) {
     const frequency_table<float> floats(frequencies::custom(inv_freq), position, position + 1);
     const frequency_table<double> doubles(frequencies::custom(inv_freq), position, position + 1);
@@ -308,10 +310,10 @@ TEST_CASE("the angles of several axes add up", "[table]") {
   for (Index r = 0; r < 40; ++r)
     for (Index i = 0; i < 3; ++i) {
       CAPTURE(r, i);
-      const long double angle = reference::angle(coordinates(r, 0), schedule.inv_freq()(i, 0)) +
-                                reference::angle(coordinates(r, 1), schedule.inv_freq()(i, 1));
-      CHECK(agrees(table.cos(r)[i], std::cos(angle)));
-      CHECK(agrees(table.sin(r)[i], std::sin(angle)));
+      const testing::wide angle = reference::angle(coordinates(r, 0), schedule.inv_freq()(i, 0)) +
+                                  reference::angle(coordinates(r, 1), schedule.inv_freq()(i, 1));
+      CHECK(agrees(table.cos(r)[i], testing::cos(angle)));
+      CHECK(agrees(table.sin(r)[i], testing::sin(angle)));
     }
 }
 
@@ -322,17 +324,17 @@ TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[tab
   CHECK(table.attention_factor() == factor);
   // A float is rounded once, after the product. A double is rounded before it too: 1.05 ulp, which the
   // product can make two, and half an ulp more.
-  const long double ulps = std::is_same_v<TestType, float> ? tolerance::table_entry<float>()
-                                                           : 2 * tolerance::table_entry<double>() + 0.5L;
-  const long double angle_error = 0x1p-58L;  // 20 rad in 64 bits
+  const testing::wide ulps = std::is_same_v<TestType, float> ? tolerance::table_entry<float>()
+                                                             : 2 * tolerance::table_entry<double>() + 0.5L;
+  const testing::wide angle_error = 0x1p-58L;  // 20 rad in 64 bits
   for (std::int64_t p = -20; p < 20; ++p)
     for (Index i = 0; i < 3; ++i) {
       CAPTURE(p, i);
-      const auto position = static_cast<long double>(p);
-      const long double cos = factor * reference::cos(position, inv_freq[i]);
-      const long double sin = factor * reference::sin(position, inv_freq[i]);
-      CHECK(std::abs(table.cos(p)[i] - cos) <= ulps * tolerance::ulp<TestType>(cos) + angle_error);
-      CHECK(std::abs(table.sin(p)[i] - sin) <= ulps * tolerance::ulp<TestType>(sin) + angle_error);
+      const auto position = static_cast<testing::wide>(p);
+      const testing::wide cos = factor * reference::cos(position, inv_freq[i]);
+      const testing::wide sin = factor * reference::sin(position, inv_freq[i]);
+      CHECK(testing::abs(table.cos(p)[i] - cos) <= ulps * tolerance::ulp<TestType>(cos) + angle_error);
+      CHECK(testing::abs(table.sin(p)[i] - sin) <= ulps * tolerance::ulp<TestType>(sin) + angle_error);
     }
 }
 
@@ -460,8 +462,8 @@ TEMPLATE_TEST_CASE("float angles are those of float32 pipelines", "[table]", flo
       const volatile float position = static_cast<float>(p),
                            inv_freq = static_cast<float>(schedule.inv_freq()(i, 0));
       const volatile float angle = position * inv_freq;
-      const long double cos = std::cos(static_cast<long double>(angle)),
-                        sin = std::sin(static_cast<long double>(angle));
+      const testing::wide cos = testing::cos(static_cast<testing::wide>(angle)),
+                          sin = testing::sin(static_cast<testing::wide>(angle));
       CAPTURE(i);
       const auto cos_entry = static_cast<float>(table.cos(p)[i]),
                  sin_entry = static_cast<float>(table.sin(p)[i]);
@@ -479,7 +481,7 @@ TEST_CASE("float angles lose what the exact table keeps", "[table]") {
   const frequency_table<float> exact(schedule, 131071, 131072);
   float error = 0;
   for (Index i = 0; i < exact.pairs(); ++i)
-    error = std::max(error, std::abs(floats.cos(131071)[i] - exact.cos(131071)[i]));
+    error = std::max(error, testing::abs(floats.cos(131071)[i] - exact.cos(131071)[i]));
   // A float angle of 2^17 is a multiple of 2^-7, so half of that is lost, and as much through the rounding of
   // inv_freq.
   CHECK(error > 0x1p-10f);
@@ -539,7 +541,7 @@ TEST_CASE("fingerprints differ where only signs or exponents do", "[table]") {
   std::set<std::uint64_t> fingerprints;
   for (int k = -60; k <= 60; ++k)
     for (const double sign : {1.0, -1.0}) {
-      const frequencies scaled = frequencies::custom(sign * std::ldexp(1.0, k) * schedule.inv_freq());
+      const frequencies scaled = frequencies::custom(sign * testing::ldexp(1.0, k) * schedule.inv_freq());
       fingerprints.insert(frequency_table<float>(scaled, 1).fingerprint());
     }
   CHECK(fingerprints.size() == 2 * 121);
@@ -605,8 +607,8 @@ TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused"
 TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", "[table]", float, double) {
   Eigen::ArrayXd inv_freq(2 * 40);
   for (Index k = 0; k < 40; ++k) {
-    inv_freq[2 * k] = 1.234567890123456789 * std::ldexp(1.0, static_cast<int>(-60 - k));
-    inv_freq[2 * k + 1] = -std::ldexp(1.9, static_cast<int>(-60 - 12 * k));
+    inv_freq[2 * k] = 1.234567890123456789 * testing::ldexp(1.0, static_cast<int>(-60 - k));
+    inv_freq[2 * k + 1] = -testing::ldexp(1.9, static_cast<int>(-60 - 12 * k));
   }
   const double factor = 1.25;
   const frequencies schedule = frequencies::custom(inv_freq, factor);
@@ -617,7 +619,7 @@ TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", 
     CHECK(same_row(range, p, rows, 0));
     for (Index i = 0; i < inv_freq.size(); ++i) {
       CAPTURE(p, i);
-      const long double angle = static_cast<long double>(p) * inv_freq[i];
+      const testing::wide angle = static_cast<testing::wide>(p) * inv_freq[i];
       CHECK(range.cos(p)[i] == TestType(factor));
       CHECK(tolerance::error_in_ulp(range.sin(p)[i], factor * angle) <=
             2 * tolerance::table_entry<TestType>() + 0.5L);
@@ -627,12 +629,12 @@ TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", 
 }
 
 TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[table]") {
-  const double f = std::ldexp(1.1, -80);
+  const double f = testing::ldexp(1.1, -80);
   Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
   inv_freq << f, -f;
   coordinates << 1048576.5, 1048576.25, 7, 5, 1 << 30, (1 << 30) - 1;
   const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
   const double difference[] = {0.25, 2, 1};
   for (std::int64_t r = 0; r < 3; ++r)
-    CHECK(tolerance::error_in_ulp(table.sin(r)[0], static_cast<long double>(difference[r]) * f) <= 1);
+    CHECK(tolerance::error_in_ulp(table.sin(r)[0], static_cast<testing::wide>(difference[r]) * f) <= 1);
 }

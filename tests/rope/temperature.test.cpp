@@ -12,6 +12,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -30,7 +31,7 @@ TEST_CASE("temperatures are the published ones", "[temperature]") {
   CHECK_THAT(llama(16383), testing::WithinAbs(1.109861229, 5e-10));
   CHECK_THAT(llama(131071), testing::WithinAbs(1.283321334, 5e-10));
   CHECK_THAT((llama4_temperature{.floor_scale = 100, .attention_scale = 0.5})(199),
-             testing::WithinAbs(1 + 0.5 * std::log(3.0), 1e-15));
+             testing::WithinAbs(1 + 0.5 * testing::log(3.0), 1e-15));
   const log_n_temperature log_n{.train_length = 4096};
   CHECK(log_n(0) == 1.0);
   CHECK(log_n(4095) == 1.0);
@@ -49,14 +50,14 @@ TEST_CASE("every head of a token is scaled by the factor of its position", "[tem
     memory.fill(q, testing::seed());
     const auto before = memory.remembered(q);
     scale_queries(q, temperature, positions);
-    long double worst = 0;
+    testing::wide worst = 0;
     testing::for_each_head(q, [&](Index b, Index t, Index h) {
       for (Index d = 0; d < head_dim; ++d) {
-        const long double exact =
-            static_cast<long double>(before.at(b, t, h)[d]) * temperature(position_of(b, t));
-        const long double off = std::abs(static_cast<long double>(q.at(b, t, h)[d]) - exact);
+        const testing::wide exact =
+            static_cast<testing::wide>(before.at(b, t, h)[d]) * temperature(position_of(b, t));
+        const testing::wide off = testing::abs(static_cast<testing::wide>(q.at(b, t, h)[d]) - exact);
         worst = (std::max)(
-            worst, off / (tolerance::detail::bound<T, tolerance::detail::wide<T>>(1, std::abs(exact))));
+            worst, off / (tolerance::detail::bound<T, tolerance::detail::wide<T>>(1, testing::abs(exact))));
       }
     });
     CHECK(worst <= 1);

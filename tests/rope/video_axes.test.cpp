@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -69,7 +70,7 @@ TEST_CASE("CogVideoX", "[video_axes]") {
   const Eigen::ArrayXXd grid = rope::cogvideox_positions(3, 4, 6);
   const Eigen::ArrayXXd angle = angles(f, grid);
   CHECK(agrees_with(grid.row(9), {0, 7.5, 22.5}, 15));
-  CHECK(agrees_with(angle.row(9).segment(8, 2), {7.5, 7.5 * std::pow(1e4, -1.0 / 12)}, 14));
+  CHECK(agrees_with(angle.row(9).segment(8, 2), {7.5, 7.5 * testing::pow(1e4, -1.0 / 12)}, 14));
 }
 
 TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
@@ -77,9 +78,9 @@ TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
   REQUIRE(f.pairs() == 64);
   for (const Index k : {0, 1, 7, 20}) {
     const auto power = [&](double base, double width) {
-      return std::pow(base, -2 * static_cast<double>(k) / width);
+      return testing::pow(base, -2 * static_cast<double>(k) / width);
     };
-    CHECK(testing::Approx(f.inv_freq()(k, 0)).epsilon(1e-13) == power(1e4 * std::pow(2, 44.0 / 42), 44));
+    CHECK(testing::Approx(f.inv_freq()(k, 0)).epsilon(1e-13) == power(1e4 * testing::pow(2, 44.0 / 42), 44));
     CHECK(testing::Approx(f.inv_freq()(22 + k, 1)).epsilon(1e-13) == power(1e4, 42));
     CHECK(testing::Approx(f.inv_freq()(43 + k, 2)).epsilon(1e-13) == power(1e4, 42));
   }
@@ -88,7 +89,7 @@ TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
   CHECK(taller.inv_freq()(23, 1) < f.inv_freq()(23, 1));
   // half_split pairs channel i with channel i + 64, across the three blocks.
   const Eigen::ArrayXd x = counted_channels<half_split>(f, at({2.4, 0, 0}), 128);
-  CHECK(testing::Approx(x(0)).epsilon(1e-14) == std::cos(2.4) - 65 * std::sin(2.4));
+  CHECK(testing::Approx(x(0)).epsilon(1e-14) == testing::cos(2.4) - 65 * testing::sin(2.4));
   CHECK(x(22) == 23);
   CHECK(x(64 + 22) == 87);
 }
@@ -122,9 +123,9 @@ TEST_CASE("LTX-Video", "[video_axes]") {
   CHECK(rope::ltx_frequencies(6).inv_freq()(2, 2) == std::acos(0.0));
   const frequencies wide = rope::ltx_frequencies(2048);
   for (const Index k : {0, 1, 100, 340}) {
-    const long double exact = std::acos(0.0L) * std::pow(1e4L, static_cast<long double>(k) / 340);
+    const testing::wide exact = testing::pi / 2 * testing::pow(1e4L, static_cast<testing::wide>(k) / 340);
     const double got = wide.inv_freq()(1 + 3 * k + 1, 1);
-    CHECK(std::abs(got - exact) <= tolerance::inv_freq() * tolerance::ulp<double>(exact));
+    CHECK(testing::abs(got - exact) <= tolerance::inv_freq() * tolerance::ulp<double>(exact));
   }
 }
 
@@ -142,15 +143,15 @@ TEST_CASE("blocks whose pairs lie within them are windows of channels", "[video_
       for (Index axis = 0; axis < 3; ++axis)
         for (Index i = 0; i < 4; ++i) {
           const Index u = (t * heads + h) * head_dim + 8 * axis + i;
-          const long double angle =
-              static_cast<long double>(grid(t, axis)) * std::pow(10.0L, -static_cast<long double>(i));
-          const long double a = before[static_cast<std::size_t>(u)],
-                            b = before[static_cast<std::size_t>(u + 4)];
-          const long double bound = 2 * tolerance::rotation_bound<double, double>(std::hypot(a, b));
-          CHECK(std::abs(x[static_cast<std::size_t>(u)] - (a * std::cos(angle) - b * std::sin(angle))) <=
-                bound);
-          CHECK(std::abs(x[static_cast<std::size_t>(u + 4)] - (b * std::cos(angle) + a * std::sin(angle))) <=
-                bound);
+          const testing::wide angle =
+              static_cast<testing::wide>(grid(t, axis)) * testing::pow(10.0L, -static_cast<testing::wide>(i));
+          const testing::wide a = before[static_cast<std::size_t>(u)],
+                              b = before[static_cast<std::size_t>(u + 4)];
+          const testing::wide bound = 2 * tolerance::rotation_bound<double, double>(testing::hypot(a, b));
+          CHECK(testing::abs(x[static_cast<std::size_t>(u)] -
+                             (a * testing::cos(angle) - b * testing::sin(angle))) <= bound);
+          CHECK(testing::abs(x[static_cast<std::size_t>(u + 4)] -
+                             (b * testing::cos(angle) + a * testing::sin(angle))) <= bound);
         }
 }
 

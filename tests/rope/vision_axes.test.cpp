@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/wide.hpp"
 
 namespace {
 
@@ -124,7 +125,7 @@ TEST_CASE("mixed frequencies are a schedule along crossed directions", "[vision_
   schedule << half.inv_freq(), half.inv_freq();
   for (Index i = 0; i < 2 * quarter; ++i) {
     const double angle = 1.1 + (i < quarter ? 0 : std::acos(0.0));
-    directions.row(i) << std::sin(angle), std::cos(angle);
+    directions.row(i) << testing::sin(angle), testing::cos(angle);
   }
   const frequencies along = rope::along_directions(frequencies::custom(schedule), directions);
   CHECK((along.inv_freq() - mixed.inv_freq()).abs().maxCoeff() <= 4 * std::numeric_limits<double>::epsilon());
@@ -150,9 +151,9 @@ TEST_CASE("timm", "[vision_axes]") {
 }
 
 TEST_CASE("bases and powers are within 2 ulp of their formulas", "[vision_axes]") {
-  const long double two_pi = 2 * std::acos(-1.0L);
-  const auto off = [](double got, long double exact) {
-    return std::abs(got - exact) / tolerance::ulp<double>(exact);
+  const testing::wide two_pi = 2 * testing::pi;
+  const auto off = [](double got, testing::wide exact) {
+    return testing::abs(got - exact) / tolerance::ulp<double>(exact);
   };
   for (const Index head_dim : {16, 64, 72, 88, 128}) {
     const Index quarter = head_dim / 4;
@@ -160,15 +161,17 @@ TEST_CASE("bases and powers are within 2 ulp of their formulas", "[vision_axes]"
                       series = rope::dino_v3_frequencies(head_dim, 0.7, 71),
                       timm = rope::timm_pixel_frequencies(head_dim, 300);
     for (Index k = 0; k < quarter; ++k) {
-      const auto share = static_cast<long double>(k) / static_cast<long double>(quarter - 1);
+      const auto share = static_cast<testing::wide>(k) / static_cast<testing::wide>(quarter - 1);
       CAPTURE(head_dim, k);
       CHECK(off(dino.inv_freq()(k, 0),
-                two_pi * std::pow(90.0L, -static_cast<long double>(k) / static_cast<long double>(quarter))) <=
+                two_pi * testing::pow(
+                             90.0L, -static_cast<testing::wide>(k) / static_cast<testing::wide>(quarter))) <=
             tolerance::inv_freq());
-      CHECK(off(series.inv_freq()(k, 0), two_pi / (0.7 * std::pow(71.0L / 0.7, share))) <=
+      CHECK(off(series.inv_freq()(k, 0), two_pi / (0.7 * testing::pow(71.0L / 0.7, share))) <=
             tolerance::inv_freq());
-      CHECK(off(timm.inv_freq()(k, 0), two_pi / 2 * std::pow(2.0L, share * (std::log2(300.0L) - 1))) <=
-            tolerance::inv_freq());
+      CHECK(
+          off(timm.inv_freq()(k, 0), two_pi / 2 * testing::pow(2.0L, share * (testing::log2(300.0L) - 1))) <=
+          tolerance::inv_freq());
     }
   }
 }

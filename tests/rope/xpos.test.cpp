@@ -19,6 +19,7 @@
 #include "support/random.hpp"
 #include "support/reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 using attention_call::axes;
 using attention_call::operands;
@@ -33,15 +34,15 @@ namespace {
 
 /// Half an ulp of a number printed with `digits` digits.
 double printed(double value, int digits) {
-  return 0.5 * std::pow(10.0, std::floor(std::log10(std::abs(value))) + 1 - digits);
+  return 0.5 * testing::pow(10.0, testing::floor(testing::log10(testing::abs(value))) + 1 - digits);
 }
 
 /// exp(sign rate (position - center) / scale_base), straight from the paper's zeta.
-long double growth(Index i, Index rotary_dim, long double position, long double center,
-                   long double scale_base, int sign) {
-  const auto d = static_cast<long double>(rotary_dim);
-  const long double zeta = (2 * static_cast<long double>(i) + 0.4L * d) / (1.4L * d);
-  return std::pow(zeta, sign * (position - center) / scale_base);
+testing::wide growth(Index i, Index rotary_dim, testing::wide position, testing::wide center,
+                     testing::wide scale_base, int sign) {
+  const auto d = static_cast<testing::wide>(rotary_dim);
+  const testing::wide zeta = (2 * static_cast<testing::wide>(i) + 0.4L * d) / (1.4L * d);
+  return testing::pow(zeta, sign * (position - center) / scale_base);
 }
 
 /// Every head rotated and grown in long double, then rounded to double: token t is at start + t.
@@ -52,13 +53,14 @@ tensor exactly_rotated(tensor x, long start, long rotary_dim, double center, dou
   for (long b = 0; b < x.batch; ++b)
     for (long t = 0; t < x.tokens; ++t)
       for (long h = 0; h < x.heads; ++h) {
-        std::vector<long double> head;
+        std::vector<testing::wide> head;
         for (long d = 0; d < x.dim; ++d) head.push_back(x(b, t, h, d));
-        head = reference::rotate(head, inv_freq, static_cast<long double>(start + t), reference::half_split);
+        head =
+            reference::rotate(head, inv_freq, static_cast<testing::wide>(start + t), reference::half_split);
         for (long i = 0; i < rotary_dim / 2; ++i)
           for (const long d : {i, i + rotary_dim / 2})
             head[static_cast<std::size_t>(d)] *=
-                growth(i, rotary_dim, static_cast<long double>(start + t), center, scale_base, sign);
+                growth(i, rotary_dim, static_cast<testing::wide>(start + t), center, scale_base, sign);
         for (long d = 0; d < x.dim; ++d)
           x(b, t, h, d) = static_cast<double>(head[static_cast<std::size_t>(d)]);
       }
@@ -80,7 +82,7 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "", float, double) {
   const Eigen::ArrayXd rates = rope::xpos_rates(8);
   const double zeta[] = {0.2857143, 0.4642857, 0.6428571, 0.8214286};
   for (Index i = 0; i < 4; ++i)
-    CHECK_THAT(std::exp(rates(i)), testing::WithinAbs(zeta[i], printed(zeta[i], 7)));
+    CHECK_THAT(testing::exp(rates(i)), testing::WithinAbs(zeta[i], printed(zeta[i], 7)));
 
   const rope::xpos<TestType> tables(rope::frequencies(8), 4, {.center = 2, .scale_base = 512});
   const auto check = [&](const rope::frequency_table<TestType>& table, int position,
@@ -89,9 +91,9 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "", float, double) {
     rope::rotate<interleaved>(rope::thd(x.data(), 1, 1, 8), table, position);
     for (std::size_t d = 0; d < 8; ++d) {
       // |(7, 8)| times a growth of at most 1.005; an entry has one rounding more than a table of angles.
-      const double bound =
-          3.75 * static_cast<double>(tolerance::unit_roundoff<TestType>()) * std::hypot(7.0, 8.0) * 1.005 +
-          printed(head[d], 9);
+      const double bound = 3.75 * static_cast<double>(tolerance::unit_roundoff<TestType>()) *
+                               testing::hypot(7.0, 8.0) * 1.005 +
+                           printed(head[d], 9);
       CHECK_THAT(static_cast<double>(x[d]), testing::WithinAbs(head[d], bound));
     }
   };
@@ -105,7 +107,7 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "", float, double) {
         {-1.27534923, -1.84336983, 1.68645398, 4.71496688, 4.82193648, 6.15258481, 6.97864922, 8.02404621});
   const double scale_0[] = {1.004906, 1.003002, 1.001727, 1.000769};
   for (Index i = 0; i < 4; ++i)
-    CHECK_THAT(std::hypot(double(tables.queries().cos(0)(i)), double(tables.queries().sin(0)(i))),
+    CHECK_THAT(testing::hypot(double(tables.queries().cos(0)(i)), double(tables.queries().sin(0)(i))),
                testing::WithinAbs(scale_0[i], printed(scale_0[i], 7) + 0x1p-23));
 }
 
@@ -113,7 +115,7 @@ TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "", float, double)
   using S = TestType;
   // 0.51 ulp, or 3 ulp of double: cos and sin, the growth, and their product, of a magnitude up to 2 ulp of
   // the entry each; and the long double exponent of up to 40, 2^-59 off.
-  const long double allowed = std::is_same_v<S, float> ? 0.51L : 3.0L;
+  const testing::wide allowed = std::is_same_v<S, float> ? 0.51L : 3.0L;
   const Index d = 64;
   const rope::frequencies frequencies(d);
   for (const auto& [center, scale_base] :
@@ -121,22 +123,22 @@ TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "", float, double)
     const rope::xpos<S> tables(frequencies, -700, 900, {.center = center, .scale_base = scale_base});
     CHECK(tables.center() == center);
     CHECK(tables.scale_base() == scale_base);
-    long double worst = 0;
+    testing::wide worst = 0;
     for (std::int64_t p = -700; p < 900; p += 37)
       for (Index i = 0; i < d / 2; ++i)
         for (const int sign : {1, -1}) {
           const auto& table = sign > 0 ? tables.queries() : tables.keys();
           // The library's growth is that of the double rate it reports.
-          const long double size = std::exp(static_cast<long double>(sign * tables.rates()(i)) *
-                                            ((static_cast<long double>(p) - center) / scale_base));
-          const auto angle = static_cast<long double>(p);
+          const testing::wide size = testing::exp(static_cast<testing::wide>(sign * tables.rates()(i)) *
+                                                  ((static_cast<testing::wide>(p) - center) / scale_base));
+          const auto angle = static_cast<testing::wide>(p);
           const double inv_freq = frequencies.inv_freq()(i, 0);
           worst = std::max(
               {worst, tolerance::error_in_ulp(table.cos(p)(i), size * reference::cos(angle, inv_freq)),
                tolerance::error_in_ulp(table.sin(p)(i), size * reference::sin(angle, inv_freq))});
-          const long double published = growth(i, d, angle, center, scale_base, sign);
-          CHECK(std::abs(size / published - 1) <
-                8 * tolerance::unit_roundoff<double>() * (1 + std::abs(std::log(published))));
+          const testing::wide published = growth(i, d, angle, center, scale_base, sign);
+          CHECK(testing::abs(size / published - 1) <
+                8 * tolerance::unit_roundoff<double>() * (1 + testing::abs(testing::log(published))));
         }
     CHECK(worst <= allowed);
   }
@@ -155,7 +157,7 @@ TEST_CASE("a score depends on the distance alone and fades with it") {
     double sum = 0, size = 0;
     for (std::size_t d = 0; d < 32; ++d) {
       sum += a[d] * b[d];
-      size += std::abs(a[d] * b[d]);
+      size += testing::abs(a[d] * b[d]);
     }
     return std::pair(sum, size);
   };
@@ -171,11 +173,11 @@ TEST_CASE("a score depends on the distance alone and fades with it") {
   for (const std::int64_t distance : {-900, 0, 512, 2000})
     for (Index i = 0; i < 16; ++i) {
       const auto norm = [&](const rope::frequency_table<double>& table, std::int64_t p) {
-        return std::hypot(table.cos(p)(i), table.sin(p)(i));
+        return testing::hypot(table.cos(p)(i), table.sin(p)(i));
       };
       const double product = norm(tables.queries(), distance) * norm(tables.keys(), 0);
       CHECK_THAT(product, testing::WithinRel(static_cast<double>(growth(
-                                                 i, 32, static_cast<long double>(distance), 0, 512, 1)),
+                                                 i, 32, static_cast<testing::wide>(distance), 0, 512, 1)),
                                              64 * 0x1p-53));
       if (distance > 0) CHECK(product < 1);
       if (distance < 0) CHECK(product > 1);
@@ -198,8 +200,8 @@ TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient by the heads ke
       rope::rotate_gradient<half_split>(rope::thd(d_x.data(), 1, 1, 16), *table, p);
       for (Index i = 0; i < 8; ++i) {
         const auto a = static_cast<std::size_t>(i), b = a + 8;
-        const double c = double(table->cos(p)(i)), s = double(table->sin(p)(i)), size = std::hypot(c, s);
-        const double bound = 4 * u * size * std::hypot(double(g[a]), double(g[b]));
+        const double c = double(table->cos(p)(i)), s = double(table->sin(p)(i)), size = testing::hypot(c, s);
+        const double bound = 4 * u * size * testing::hypot(double(g[a]), double(g[b]));
         CHECK_THAT(double(d_x[a]), testing::WithinAbs(c * double(g[a]) + s * double(g[b]), bound));
         CHECK_THAT(double(d_x[b]), testing::WithinAbs(c * double(g[b]) - s * double(g[a]), bound));
       }
@@ -207,7 +209,7 @@ TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient by the heads ke
       for (std::size_t d = 0; d < 16; ++d)
         CHECK_THAT(
             double(y[d]),
-            testing::WithinAbs(double(x[d]), 9 * u * std::hypot(double(x[d % 8]), double(x[d % 8 + 8]))));
+            testing::WithinAbs(double(x[d]), 9 * u * testing::hypot(double(x[d % 8]), double(x[d % 8 + 8]))));
     }
 }
 
@@ -308,21 +310,22 @@ TEMPLATE_TEST_CASE("the gradient by the rates is the derivative, on both sides",
     const int sign = side == rope::xpos_side::queries ? 1 : -1;
     const auto& table = sign > 0 ? tables.queries() : tables.keys();
     // The loss sum g * rotate(x) with rate + dr and inv_freq + df of pair `which`, and the size of its terms.
-    const auto loss = [&](Index which, long double dr, long double df) {
-      long double sum = 0, size = 0;
+    const auto loss = [&](Index which, testing::wide dr, testing::wide df) {
+      testing::wide sum = 0, size = 0;
       for (Index token = 0; token < batch * tokens; ++token)
         for (Index h = 0; h < heads; ++h) {
           const auto head = static_cast<std::size_t>((token * heads + h) * dim);
           const auto u = head + static_cast<std::size_t>(which), v = u + static_cast<std::size_t>(pairs);
-          const long double p = ids[static_cast<std::size_t>(token)];
-          const long double a = p * (frequencies.inv_freq()(which, 0) + df);
-          const long double m = 1.5L * std::exp(sign * (rates(which) + dr) * ((p - center) / scale_base));
-          const auto xu = static_cast<long double>(x[u]), xv = static_cast<long double>(x[v]);
-          sum += m * (static_cast<long double>(g[u]) * (xu * std::cos(a) - xv * std::sin(a)) +
-                      static_cast<long double>(g[v]) * (xv * std::cos(a) + xu * std::sin(a)));
-          size += m * std::hypot(xu, xv) *
-                  std::hypot(static_cast<long double>(g[u]), static_cast<long double>(g[v])) *
-                  std::max(std::abs(p), std::abs((p - center) / scale_base));
+          const testing::wide p = ids[static_cast<std::size_t>(token)];
+          const testing::wide a = p * (frequencies.inv_freq()(which, 0) + df);
+          const testing::wide m =
+              1.5L * testing::exp(sign * (rates(which) + dr) * ((p - center) / scale_base));
+          const auto xu = static_cast<testing::wide>(x[u]), xv = static_cast<testing::wide>(x[v]);
+          sum += m * (static_cast<testing::wide>(g[u]) * (xu * testing::cos(a) - xv * testing::sin(a)) +
+                      static_cast<testing::wide>(g[v]) * (xv * testing::cos(a) + xu * testing::sin(a)));
+          size += m * testing::hypot(xu, xv) *
+                  testing::hypot(static_cast<testing::wide>(g[u]), static_cast<testing::wide>(g[v])) *
+                  std::max(testing::abs(p), testing::abs((p - center) / scale_base));
         }
       return std::pair(sum, size);
     };
@@ -338,18 +341,18 @@ TEMPLATE_TEST_CASE("the gradient by the rates is the derivative, on both sides",
     REQUIRE(turned.rows() == pairs);
     REQUIRE(turned.cols() == 1);
     for (Index i = 0; i < pairs; ++i) {
-      const long double h = 1e-5L, size = loss(i, 0, 0).second;
+      const testing::wide h = 1e-5L, size = loss(i, 0, 0).second;
       // Five points: step^4 / 30 of a fifth derivative of at most 19^5 times the terms, and rounding.
       const auto slope = [&](auto at) {
         return (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
       };
-      const auto by_rate = slope([&](long double s) { return loss(i, s, 0).first; }),
-                 by_frequency = slope([&](long double s) { return loss(i, 0, s).first; });
-      const long double bound = (5 * tolerance::unit_roundoff<T>() + 64 * 0x1p-53L + 1e-13L) * size;
-      CHECK(std::abs(before(i) - by_rate) <= bound);
-      CHECK(std::abs(after(i) - by_rate) <= bound);
-      CHECK(std::abs(turned(i, 0) - by_frequency) <= bound);
-      CHECK(std::abs(turned_before(i, 0) - by_frequency) <= bound);
+      const auto by_rate = slope([&](testing::wide s) { return loss(i, s, 0).first; }),
+                 by_frequency = slope([&](testing::wide s) { return loss(i, 0, s).first; });
+      const testing::wide bound = (5 * tolerance::unit_roundoff<T>() + 64 * 0x1p-53L + 1e-13L) * size;
+      CHECK(testing::abs(before(i) - by_rate) <= bound);
+      CHECK(testing::abs(after(i) - by_rate) <= bound);
+      CHECK(testing::abs(turned(i, 0) - by_frequency) <= bound);
+      CHECK(testing::abs(turned_before(i, 0) - by_frequency) <= bound);
     }
   }
 }

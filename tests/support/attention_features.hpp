@@ -19,6 +19,7 @@
 #include "support/attention_call.hpp"
 #include "support/attention_reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace features {
 
@@ -178,7 +179,8 @@ inline bool sees(const setting& s, long b, long h, long i, long j) {
   const auto& o = s.options;
   const place p = place_of(s, b, i, j);
   if (!p.together || (o.causal && p.key > p.query)) return false;
-  if (o.window > 0 && std::abs(p.query - p.key) >= o.window && !(p.key >= 0 && p.key < o.sinks)) return false;
+  if (o.window > 0 && testing::abs(p.query - p.key) >= o.window && !(p.key >= 0 && p.key < o.sinks))
+    return false;
   if (bias_of(s, b, h, i, j) < -1e30f) return false;
   if (!o.mask) return true;
   const auto pick = [](long extent, long at) { return extent == 1 ? 0 : at; };
@@ -202,43 +204,44 @@ inline result definition(const setting& s, const operands& x) {
   result r = {tensor(batch, queries, heads, value_dim), {}, {}};
   r.log_sum_exp.resize(static_cast<std::size_t>(batch * queries * heads));
   r.weights.resize(static_cast<std::size_t>(batch * heads * queries * keys));
-  const long double scale =
-      o.scale != 0 ? static_cast<long double>(o.scale) : 1 / std::sqrt(static_cast<long double>(dim));
+  const testing::wide scale =
+      o.scale != 0 ? static_cast<testing::wide>(o.scale) : 1 / testing::sqrt(static_cast<testing::wide>(dim));
   const rope::dropout_mask dropout(o.dropout, o.dropout_seed);
-  std::vector<long double> score(static_cast<std::size_t>(keys));
+  std::vector<testing::wide> score(static_cast<std::size_t>(keys));
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
         const long kv = h / (heads / kv_heads);
         const bool padding = !s.query_counts.empty() && i >= s.query_counts[static_cast<std::size_t>(b)];
         const bool has_sink = !s.sink_logits.empty() && !padding;
-        const long double sink =
-            has_sink ? static_cast<long double>(s.sink_logits[static_cast<std::size_t>(h)]) : 0;
+        const testing::wide sink =
+            has_sink ? static_cast<testing::wide>(s.sink_logits[static_cast<std::size_t>(h)]) : 0;
         bool any = has_sink;
-        long double largest = sink;
+        testing::wide largest = sink;
         for (long j = 0; j < keys; ++j) {
           if (!sees(s, b, h, i, j)) continue;
-          long double sum = 0;
-          for (long c = 0; c < dim; ++c) sum += static_cast<long double>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
+          testing::wide sum = 0;
+          for (long c = 0; c < dim; ++c)
+            sum += static_cast<testing::wide>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
           sum *= scale;
-          if (o.softcap > 0) sum = o.softcap * std::tanh(sum / o.softcap);
-          sum += static_cast<long double>(bias_of(s, b, h, i, j));
+          if (o.softcap > 0) sum = o.softcap * testing::tanh(sum / o.softcap);
+          sum += static_cast<testing::wide>(bias_of(s, b, h, i, j));
           score[static_cast<std::size_t>(j)] = sum;
           largest = any ? (std::max)(largest, sum) : sum;
           any = true;
         }
-        long double total = has_sink ? std::exp(sink - largest) : 0;
+        testing::wide total = has_sink ? testing::exp(sink - largest) : 0;
         for (long j = 0; j < keys; ++j)
-          if (sees(s, b, h, i, j)) total += std::exp(score[static_cast<std::size_t>(j)] - largest);
+          if (sees(s, b, h, i, j)) total += testing::exp(score[static_cast<std::size_t>(j)] - largest);
         r.log_sum_exp[static_cast<std::size_t>((b * queries + i) * heads + h)] =
-            any ? static_cast<double>(largest + std::log(total)) : rope::attention_options::no_keys;
-        std::vector<long double> sums(static_cast<std::size_t>(value_dim), 0);
+            any ? static_cast<double>(largest + testing::log(total)) : rope::attention_options::no_keys;
+        std::vector<testing::wide> sums(static_cast<std::size_t>(value_dim), 0);
         for (long j = 0; j < keys; ++j) {
           if (!sees(s, b, h, i, j)) continue;
           const place p = place_of(s, b, i, j);
           if (o.dropout > 0 && !dropout.keeps(b, h, p.query, p.key)) continue;
-          const long double weight = std::exp(score[static_cast<std::size_t>(j)] - largest) / total /
-                                     (1 - static_cast<long double>(o.dropout));
+          const testing::wide weight = testing::exp(score[static_cast<std::size_t>(j)] - largest) / total /
+                                       (1 - static_cast<testing::wide>(o.dropout));
           r.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)] =
               static_cast<double>(weight);
           for (long c = 0; c < value_dim; ++c) sums[static_cast<std::size_t>(c)] += weight * x.v(b, j, kv, c);
@@ -259,7 +262,7 @@ struct bounds {
   bounds(const setting& s, const operands& x) {
     const auto u = static_cast<double>(tolerance::unit_roundoff<A>());
     const auto dim = static_cast<double>(s.e.dim), n = static_cast<double>(s.e.keys);
-    const double scale = s.options.scale != 0 ? std::abs(s.options.scale) : 1 / std::sqrt(dim);
+    const double scale = s.options.scale != 0 ? testing::abs(s.options.scale) : 1 / testing::sqrt(dim);
     const double products = scale * dim * x.q.largest() * x.k.largest();
     const double added = (s.options.bias ? 1.0 : 0.0) + (s.sink_logits.empty() ? 0.0 : 2.0);
     score = 1.01 * u * ((dim + 3 + (s.options.softcap > 0 ? 19 : 0)) * products + 4 * added);

@@ -18,20 +18,21 @@
 #include <rope/dropout.hpp>
 
 #include "support/attention_reference.hpp"
+#include "support/wide.hpp"
 
 namespace reference {
 
 /// [batch, heads, queries, keys] in long double.
 struct score_matrix {
   long heads, queries, keys;
-  std::vector<long double> values;
+  std::vector<testing::wide> values;
 
   score_matrix(long b, long h, long i, long j)
       : heads(h), queries(i), keys(j), values(static_cast<std::size_t>(b * h * i * j)) {}
-  long double& operator()(long b, long h, long i, long j) {
+  testing::wide& operator()(long b, long h, long i, long j) {
     return values[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)];
   }
-  long double operator()(long b, long h, long i, long j) const {
+  testing::wide operator()(long b, long h, long i, long j) const {
     return values[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)];
   }
 };
@@ -39,14 +40,14 @@ struct score_matrix {
 /// A tensor in long double.
 struct wide_tensor {
   tensor shape;
-  std::vector<long double> values;
+  std::vector<testing::wide> values;
 
   explicit wide_tensor(tensor x) : shape(std::move(x)), values(shape.values.begin(), shape.values.end()) {}
   wide_tensor(long b, long t, long h, long d) : wide_tensor(tensor(b, t, h, d)) {}
-  long double& operator()(long b, long t, long h, long d) {
+  testing::wide& operator()(long b, long t, long h, long d) {
     return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
   }
-  long double operator()(long b, long t, long h, long d) const {
+  testing::wide operator()(long b, long t, long h, long d) const {
     return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
   }
 };
@@ -84,8 +85,8 @@ struct full_rule {
     return i + (key_counts.empty() ? keys : static_cast<long>(key_counts[static_cast<std::size_t>(b)])) -
            (query_counts.empty() ? queries : static_cast<long>(query_counts[static_cast<std::size_t>(b)]));
   }
-  long double bias_at(long b, long h, long i, long j) const {
-    return bias.empty() ? 0.0L : static_cast<long double>(bias[bias_index(b, h, i, j)]);
+  testing::wide bias_at(long b, long h, long i, long j) const {
+    return bias.empty() ? 0.0L : static_cast<testing::wide>(bias[bias_index(b, h, i, j)]);
   }
   std::size_t bias_index(long b, long h, long i, long j) const {
     const std::vector<long>& e = bias_extents;
@@ -101,7 +102,7 @@ struct full_rule {
     if (bias_at(b, h, i, j) < -1e30L) return false;
     const long q = query_position(b, i, queries, keys), k = key_position(j);
     if (basic.causal && k > q) return false;
-    return basic.window == 0 || std::abs(q - k) < basic.window || (k >= 0 && k < sinks);
+    return basic.window == 0 || testing::abs(q - k) < basic.window || (k >= 0 && k < sinks);
   }
 
   /// What the library is given; valid while this object and `mask_bits` live.
@@ -132,8 +133,8 @@ struct full_rule {
 struct attention_state {
   score_matrix weights, bends, gains;  // softmax, slope of the softcap, 0 or 1 / (1 - dropout)
   wide_tensor out;
-  std::vector<long double> log_sum_exp;   // [batch, queries, heads]
-  std::vector<long double> sink_weights;  // the same, of the sink logit
+  std::vector<testing::wide> log_sum_exp;   // [batch, queries, heads]
+  std::vector<testing::wide> sink_weights;  // the same, of the sink logit
 };
 
 inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
@@ -153,39 +154,39 @@ inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const 
       for (long i = 0; i < queries; ++i) {
         const long kv = h / (heads / k.shape.heads), position = rule.query_position(b, i, queries, keys);
         const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
-        const long double sink =
+        const testing::wide sink =
             rule.sink_logits.empty()
                 ? 0
-                : static_cast<long double>(rule.sink_logits[static_cast<std::size_t>(h)]);
-        long double largest = rule.sink_logits.empty() ? -std::numeric_limits<long double>::max() : sink;
+                : static_cast<testing::wide>(rule.sink_logits[static_cast<std::size_t>(h)]);
+        testing::wide largest = rule.sink_logits.empty() ? -std::numeric_limits<testing::wide>::max() : sink;
         for (long j = 0; j < keys; ++j) {
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
-          long double score = 0;
+          testing::wide score = 0;
           for (long d = 0; d < q.shape.dim; ++d) score += q(b, i, h, d) * k(b, j, kv, d);
           score *= scale_of(q.shape.dim, rule.basic);
           s.bends(b, h, i, j) = 1;
           if (rule.basic.softcap > 0) {
-            const long double t = std::tanh(score / rule.basic.softcap);
+            const testing::wide t = testing::tanh(score / rule.basic.softcap);
             score = rule.basic.softcap * t;
             s.bends(b, h, i, j) = 1 - t * t;
           }
           s.weights(b, h, i, j) = score + rule.bias_at(b, h, i, j);
           largest = (std::max)(largest, s.weights(b, h, i, j));
         }
-        long double sum = rule.sink_logits.empty() ? 0 : std::exp(sink - largest);
+        testing::wide sum = rule.sink_logits.empty() ? 0 : testing::exp(sink - largest);
         for (long j = 0; j < keys; ++j) {
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
-          s.weights(b, h, i, j) = std::exp(s.weights(b, h, i, j) - largest);
+          s.weights(b, h, i, j) = testing::exp(s.weights(b, h, i, j) - largest);
           sum += s.weights(b, h, i, j);
         }
-        s.log_sum_exp[n] = sum > 0 ? largest + std::log(sum) : std::numeric_limits<double>::lowest();
-        s.sink_weights[n] = rule.sink_logits.empty() ? 0 : std::exp(sink - largest) / sum;
+        s.log_sum_exp[n] = sum > 0 ? largest + testing::log(sum) : std::numeric_limits<double>::lowest();
+        s.sink_weights[n] = rule.sink_logits.empty() ? 0 : testing::exp(sink - largest) / sum;
         for (long j = 0; j < keys; ++j) {
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
           s.weights(b, h, i, j) /= sum;
           s.gains(b, h, i, j) = rule.dropout == 0 ? 1
                                 : kept.keeps(b, h, position, rule.key_position(j))
-                                    ? 1 / (1 - static_cast<long double>(rule.dropout))
+                                    ? 1 / (1 - static_cast<testing::wide>(rule.dropout))
                                     : 0;
           for (long d = 0; d < v.shape.dim; ++d)
             s.out(b, i, h, d) += s.weights(b, h, i, j) * s.gains(b, h, i, j) * v(b, j, kv, d);
@@ -197,7 +198,7 @@ inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const 
 /// Gradients, and beside each the sum of the magnitudes of what is added up in it.
 struct attention_gradients {
   wide_tensor q, k, v, q_size, k_size, v_size;
-  std::vector<long double> sink_logits, sink_sizes, bias, bias_sizes;
+  std::vector<testing::wide> sink_logits, sink_sizes, bias, bias_sizes;
 };
 
 /// The gradient of sum g . out; `out` is what a caller would pass on, perhaps rounded.
@@ -214,16 +215,16 @@ inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor
   d.sink_sizes = d.sink_logits;
   d.bias.assign(rule.bias.size(), 0);
   d.bias_sizes = d.bias;
-  const long double scale = scale_of(q.shape.dim, rule.basic);
+  const testing::wide scale = scale_of(q.shape.dim, rule.basic);
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
         const long kv = h / (heads / k.shape.heads);
         const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
-        long double along = 0, along_size = 0;
+        testing::wide along = 0, along_size = 0;
         for (long e = 0; e < v.shape.dim; ++e) {
           along += g(b, i, h, e) * out(b, i, h, e);
-          along_size += std::abs(g(b, i, h, e) * out(b, i, h, e));
+          along_size += testing::abs(g(b, i, h, e) * out(b, i, h, e));
         }
         if (!rule.sink_logits.empty()) {
           d.sink_logits[static_cast<std::size_t>(h)] -= s.sink_weights[n] * along;
@@ -231,24 +232,25 @@ inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor
         }
         for (long j = 0; j < keys; ++j) {
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
-          const long double w = s.weights(b, h, i, j), gain = s.gains(b, h, i, j);
-          long double product = 0, size = 0;
+          const testing::wide w = s.weights(b, h, i, j), gain = s.gains(b, h, i, j);
+          testing::wide product = 0, size = 0;
           for (long e = 0; e < v.shape.dim; ++e) {
             product += g(b, i, h, e) * v(b, j, kv, e);
-            size += std::abs(g(b, i, h, e) * v(b, j, kv, e));
+            size += testing::abs(g(b, i, h, e) * v(b, j, kv, e));
             d.v(b, j, kv, e) += w * gain * g(b, i, h, e);
-            d.v_size(b, j, kv, e) += w * gain * std::abs(g(b, i, h, e));
+            d.v_size(b, j, kv, e) += w * gain * testing::abs(g(b, i, h, e));
           }
-          const long double slope = w * (product * gain - along), slope_size = w * (size * gain + along_size);
+          const testing::wide slope = w * (product * gain - along),
+                              slope_size = w * (size * gain + along_size);
           if (!rule.bias.empty()) {
             d.bias[rule.bias_index(b, h, i, j)] += slope;
             d.bias_sizes[rule.bias_index(b, h, i, j)] += slope_size;
           }
           for (long e = 0; e < q.shape.dim; ++e) {
             d.q(b, i, h, e) += scale * slope * s.bends(b, h, i, j) * k(b, j, kv, e);
-            d.q_size(b, i, h, e) += std::abs(scale * slope_size * k(b, j, kv, e));
+            d.q_size(b, i, h, e) += testing::abs(scale * slope_size * k(b, j, kv, e));
             d.k(b, j, kv, e) += scale * slope * s.bends(b, h, i, j) * q(b, i, h, e);
-            d.k_size(b, j, kv, e) += std::abs(scale * slope_size * q(b, i, h, e));
+            d.k_size(b, j, kv, e) += testing::abs(scale * slope_size * q(b, i, h, e));
           }
         }
       }

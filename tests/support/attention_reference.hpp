@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace reference {
 
@@ -27,7 +28,7 @@ struct tensor {
 
   double largest() const {
     double result = 0;
-    for (const double value : values) result = (std::max)(result, std::abs(value));
+    for (const double value : values) result = (std::max)(result, testing::abs(value));
     return result;
   }
 
@@ -48,36 +49,38 @@ struct attention_rule {
 inline bool sees(long i, long j, long queries, long keys, const attention_rule& rule) {
   const long behind = (i - (queries - 1)) - (j - (keys - 1));
   if (rule.causal && behind < 0) return false;
-  return rule.window == 0 || std::abs(behind) < rule.window;
+  return rule.window == 0 || testing::abs(behind) < rule.window;
 }
 
-inline long double scale_of(long dim, const attention_rule& rule) {
-  return rule.scale != 0 || dim == 0 ? static_cast<long double>(rule.scale)
-                                     : 1 / std::sqrt(static_cast<long double>(dim));
+inline testing::wide scale_of(long dim, const attention_rule& rule) {
+  return rule.scale != 0 || dim == 0 ? static_cast<testing::wide>(rule.scale)
+                                     : 1 / testing::sqrt(static_cast<testing::wide>(dim));
 }
 
 inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule) {
   tensor out(q.batch, q.tokens, q.heads, v.dim);
-  std::vector<long double> scores(static_cast<std::size_t>(k.tokens)), sums(static_cast<std::size_t>(v.dim));
+  std::vector<testing::wide> scores(static_cast<std::size_t>(k.tokens)),
+      sums(static_cast<std::size_t>(v.dim));
   for (long b = 0; b < q.batch; ++b)
     for (long h = 0; h < q.heads; ++h)
       for (long i = 0; i < q.tokens; ++i) {
         const long kv = h / (q.heads / k.heads);
-        long double largest = -std::numeric_limits<long double>::max();
+        testing::wide largest = -std::numeric_limits<testing::wide>::max();
         for (long j = 0; j < k.tokens; ++j) {
           if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
-          long double score = 0;
-          for (long d = 0; d < q.dim; ++d) score += static_cast<long double>(q(b, i, h, d)) * k(b, j, kv, d);
+          testing::wide score = 0;
+          for (long d = 0; d < q.dim; ++d)
+            score += static_cast<testing::wide>(q(b, i, h, d)) * k(b, j, kv, d);
           score *= scale_of(q.dim, rule);
-          if (rule.softcap > 0) score = rule.softcap * std::tanh(score / rule.softcap);
+          if (rule.softcap > 0) score = rule.softcap * testing::tanh(score / rule.softcap);
           scores[static_cast<std::size_t>(j)] = score;
           largest = (std::max)(largest, score);
         }
-        long double sum = 0;
+        testing::wide sum = 0;
         std::fill(sums.begin(), sums.end(), 0.0L);
         for (long j = 0; j < k.tokens; ++j) {
           if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
-          const long double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+          const testing::wide weight = testing::exp(scores[static_cast<std::size_t>(j)] - largest);
           sum += weight;
           for (long d = 0; d < v.dim; ++d) sums[static_cast<std::size_t>(d)] += weight * v(b, j, kv, d);
         }
@@ -116,7 +119,7 @@ double attention_bound(const tensor& q, const tensor& k, const tensor& v, const 
   const auto u = static_cast<double>(tolerance::unit_roundoff<A>());
   const auto dim = static_cast<double>(q.dim), n = static_cast<double>(k.tokens);
   const double largest_score =
-      std::abs(static_cast<double>(scale_of(q.dim, rule))) * dim * q.largest() * k.largest();
+      testing::abs(static_cast<double>(scale_of(q.dim, rule))) * dim * q.largest() * k.largest();
   const double score = (dim + 2 + (rule.softcap > 0 ? 19 : 0)) * largest_score;
   const double weight = 4 * largest_score + 5 * (tiles_of_sum(n) + 1);
   return v.largest() * (1.01 * u * (2 * (score + weight) + 2 * roundings_of_sum(n) + 4) +
@@ -129,9 +132,9 @@ template <class T>
 double worst_error(const tensor& got, const tensor& exact, double bound, int roundings = 1) {
   double worst = 0;
   for (std::size_t i = 0; i < exact.values.size(); ++i) {
-    const double error = std::abs(got.values.at(i) - exact.values[i]);
+    const double error = testing::abs(got.values.at(i) - exact.values[i]);
     const auto rounding =
-        static_cast<double>(tolerance::ulp<T>(std::abs(exact.values[i]) + bound) / 2) * roundings;
+        static_cast<double>(tolerance::ulp<T>(testing::abs(exact.values[i]) + bound) / 2) * roundings;
     const double relative = error / (bound + rounding);
     worst = relative <= worst ? worst : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
   }

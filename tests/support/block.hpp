@@ -13,6 +13,7 @@
 #include "support/block_reference.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace testing {
 
@@ -131,11 +132,11 @@ double worst(const rows_of<T>& out, rope::Index first, const reference::matrix& 
   reference::number largest = 0, error = 0;
   for (std::size_t r = 0; r < expected.rows; ++r)
     for (std::size_t c = 0; c < expected.cols; ++c) {
-      largest = (std::max)(largest, std::abs(expected(r, c)));
+      largest = (std::max)(largest, testing::abs(expected(r, c)));
       const reference::number difference =
-          std::abs(static_cast<reference::number>(
-                       out(first + static_cast<rope::Index>(r), static_cast<rope::Index>(c))) -
-                   expected(r, c));
+          testing::abs(static_cast<reference::number>(
+                           out(first + static_cast<rope::Index>(r), static_cast<rope::Index>(c))) -
+                       expected(r, c));
       error = difference <= error ? error : difference >= 0 ? difference : reference::number(1e30);
     }
   return static_cast<double>(error) / (block_bound<T>() * static_cast<double>(largest));

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "support/reference.hpp"
+#include "support/wide.hpp"
 
 namespace reference {
 
-using number = long double;
+using number = testing::wide;
 using list = std::vector<number>;
 
 /// [rows, cols], row-major.
@@ -71,7 +72,8 @@ inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
       }
       if (!norm.empty())
         for (std::size_t d = 0; d < m.head_dim; ++d)
-          head[d] *= (m.offset + norm[d]) / std::sqrt(squares / static_cast<number>(m.head_dim) + m.epsilon);
+          head[d] *=
+              (m.offset + norm[d]) / testing::sqrt(squares / static_cast<number>(m.head_dim) + m.epsilon);
       if (!m.inv_freq.empty())
         head = rotate(head, m.inv_freq, static_cast<number>(positions[t]), m.pair_map, m.factor);
       for (std::size_t d = 0; d < m.head_dim; ++d) y(t, h * m.head_dim + d) = head[d];
@@ -98,16 +100,16 @@ inline matrix forward(const block& m, const matrix& x, const matrix& context,
         if (!sees(i, j)) continue;
         for (std::size_t d = 0; d < m.head_dim; ++d)
           scores[j] += q(i, h * m.head_dim + d) * k(j, kv * m.head_dim + d);
-        scores[j] /= std::sqrt(static_cast<number>(m.head_dim));
-        if (m.softcap > 0) scores[j] = m.softcap * std::tanh(scores[j] / m.softcap);
+        scores[j] /= testing::sqrt(static_cast<number>(m.head_dim));
+        if (m.softcap > 0) scores[j] = m.softcap * testing::tanh(scores[j] / m.softcap);
         largest = any ? (std::max)(largest, scores[j]) : scores[j];
         any = true;
       }
       for (std::size_t j = 0; j < context.rows; ++j)
-        if (sees(i, j)) sum += std::exp(scores[j] - largest);
+        if (sees(i, j)) sum += testing::exp(scores[j] - largest);
       for (std::size_t j = 0; j < context.rows; ++j) {
         if (!sees(i, j)) continue;
-        const number weight = std::exp(scores[j] - largest) / sum * (m.gain ? m.gain(row, h, i, j) : 1);
+        const number weight = testing::exp(scores[j] - largest) / sum * (m.gain ? m.gain(row, h, i, j) : 1);
         for (std::size_t d = 0; d < m.value_dim; ++d)
           attended(i, h * m.value_dim + d) += weight * v(j, kv * m.value_dim + d);
       }

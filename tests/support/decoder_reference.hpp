@@ -15,6 +15,7 @@
 
 #include "support/attention_reference.hpp"
 #include "support/reference.hpp"
+#include "support/wide.hpp"
 
 namespace reference {
 
@@ -29,7 +30,7 @@ struct model {
   std::size_t heads, kv_heads, dim, value_dim;
   std::vector<double> inv_freq;
   std::function<channels(std::size_t, std::size_t)> pair_map;
-  long double attention_factor = 1;
+  testing::wide attention_factor = 1;
   double softcap = 0;
 };
 
@@ -52,33 +53,34 @@ struct visible {
 };
 
 /// [heads * value_dim]: head h of a query at `position` attends to key head h / (heads / kv_heads).
-inline std::vector<long double> attend(const model& m, const std::vector<double>& q, long long position,
-                                       const std::vector<visible>& keys) {
+inline std::vector<testing::wide> attend(const model& m, const std::vector<double>& q, long long position,
+                                         const std::vector<visible>& keys) {
   const auto rotated = [&](const std::vector<double>& x, std::size_t head, long long at) {
-    std::vector<long double> head_channels;
+    std::vector<testing::wide> head_channels;
     for (std::size_t d = 0; d < m.dim; ++d) head_channels.push_back(x[head * m.dim + d]);
-    return rotate(head_channels, m.inv_freq, static_cast<long double>(at), m.pair_map, m.attention_factor);
+    return rotate(head_channels, m.inv_freq, static_cast<testing::wide>(at), m.pair_map, m.attention_factor);
   };
-  std::vector<long double> out(m.heads * m.value_dim);
+  std::vector<testing::wide> out(m.heads * m.value_dim);
   for (std::size_t h = 0; h < m.heads; ++h) {
     const std::size_t kv = h / (m.heads / m.kv_heads);
-    const std::vector<long double> query = rotated(q, h, position);
-    std::vector<long double> scores;
+    const std::vector<testing::wide> query = rotated(q, h, position);
+    std::vector<testing::wide> scores;
     for (const visible& key : keys) {
-      const std::vector<long double> key_channels = rotated(key.of->k, kv, key.position);
-      long double score = 0;
+      const std::vector<testing::wide> key_channels = rotated(key.of->k, kv, key.position);
+      testing::wide score = 0;
       for (std::size_t d = 0; d < m.dim; ++d) score += query[d] * key_channels[d];
-      score /= std::sqrt(static_cast<long double>(m.dim));
-      if (m.softcap > 0) score = m.softcap * std::tanh(score / m.softcap);
+      score /= testing::sqrt(static_cast<testing::wide>(m.dim));
+      if (m.softcap > 0) score = m.softcap * testing::tanh(score / m.softcap);
       scores.push_back(score);
     }
     if (keys.empty()) continue;
-    const long double largest = *std::max_element(scores.begin(), scores.end());
-    long double sum = 0;
-    for (const long double score : scores) sum += std::exp(score - largest);
+    const testing::wide largest = *std::max_element(scores.begin(), scores.end());
+    testing::wide sum = 0;
+    for (const testing::wide score : scores) sum += testing::exp(score - largest);
     for (std::size_t j = 0; j < keys.size(); ++j)
       for (std::size_t d = 0; d < m.value_dim; ++d)
-        out[h * m.value_dim + d] += std::exp(scores[j] - largest) / sum * keys[j].of->v[kv * m.value_dim + d];
+        out[h * m.value_dim + d] +=
+            testing::exp(scores[j] - largest) / sum * keys[j].of->v[kv * m.value_dim + d];
   }
   return out;
 }
@@ -94,7 +96,7 @@ double decoder_bound(const model& m, std::size_t keys, long turns, bool rotated_
   using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const auto factor = static_cast<double>(m.attention_factor);
   const auto dim = static_cast<long>(m.dim), n = static_cast<long>(keys);
-  const double channel = std::sqrt(2.0) * factor;
+  const double channel = testing::sqrt(2.0) * factor;
   const tensor head(1, 1, 1, dim, channel), key(1, n, 1, dim, channel), value(1, n, 1, 1, 1.0);
   const auto u = static_cast<double>(tolerance::unit_roundoff<arithmetic>());
   const auto narrow = [](auto type) {
@@ -103,7 +105,7 @@ double decoder_bound(const model& m, std::size_t keys, long turns, bool rotated_
   };
   const double turned = static_cast<double>(turns);
   const double key_error = rotated_storage ? (1 + turned) * narrow(C{}) : narrow(T{});
-  const double largest_score = 2 * factor * factor * std::sqrt(static_cast<double>(m.dim));
+  const double largest_score = 2 * factor * factor * testing::sqrt(static_cast<double>(m.dim));
   return attention_bound<arithmetic>(head, key, value, {.softcap = m.softcap}) +
          2 * 1.02 * largest_score * ((8.4 + 4.2 * turned) * u + narrow(T{}) + key_error);
 }

@@ -15,6 +15,7 @@
 
 #include "support/decoder_reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace decoder_step {
 
@@ -25,7 +26,7 @@ inline const frequencies plain(6, 100.0);
 
 template <class Layout>
 reference::model model_of(std::size_t heads, const frequencies& f, double softcap = 0) {
-  reference::model m{heads, 2, 8, 5, {}, {}, static_cast<long double>(f.attention_factor()), softcap};
+  reference::model m{heads, 2, 8, 5, {}, {}, static_cast<testing::wide>(f.attention_factor()), softcap};
   for (Index i = 0; i < f.pairs(); ++i) m.inv_freq.push_back(f.inv_freq()(i, 0));
   m.pair_map = std::is_same_v<Layout, interleaved> ? reference::interleaved : reference::half_split;
   return m;
@@ -75,12 +76,13 @@ struct step {
       for (std::size_t i = 0; i < static_cast<std::size_t>(tokens); ++i) {
         const T* got = output().at(of(b), of(i), 0);
         const std::size_t width = m.heads * m.value_dim;
-        std::vector<long double> expected(width);
+        std::vector<testing::wide> expected(width);
         if (i < rows[b].size()) expected = reference::attend(m, rows[b][i].q, position(b, i), visible(b, i));
         for (std::size_t d = 0; d < width; ++d) {
-          const auto error = static_cast<double>(std::abs(static_cast<long double>(got[d]) - expected[d]));
+          const auto error =
+              static_cast<double>(testing::abs(static_cast<testing::wide>(got[d]) - expected[d]));
           const auto rounding = static_cast<double>(
-              tolerance::ulp<T>(std::abs(expected[d]) + static_cast<long double>(bound)) / 2);
+              tolerance::ulp<T>(testing::abs(expected[d]) + static_cast<testing::wide>(bound)) / 2);
           const double part = i < rows[b].size() ? error / (bound + rounding) : (error == 0 ? 0 : 1e9);
           result = part <= result ? result : part >= 0 ? part : 1e9;
         }

@@ -21,6 +21,7 @@
 #include "support/random.hpp"
 #include "support/reference.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace testing {
 
@@ -158,7 +159,7 @@ struct guarded_memory {
 
 /// What a rotated channel may be off by: 16-bit channels are the float result, 3 u off at most, rounded once.
 template <class T, class S>
-long double channel_bound(long double pair, long double exact) {
+testing::wide channel_bound(testing::wide pair, testing::wide exact) {
   if constexpr (tolerance::is_16_bit<T>)
     return 3 * tolerance::unit_roundoff<float>() * pair + tolerance::ulp<T>(exact) / 2;
   else
@@ -168,8 +169,8 @@ long double channel_bound(long double pair, long double exact) {
 /// The largest error of the rotated channels of `after` against the reference, in units of what is allowed;
 /// infinity where one is NaN. `position_of(b, t)` is the position of a token.
 template <class Layout, class S, class T, class PositionOf>
-long double worst_error(const rope::head_view<const T>& before, const rope::head_view<const T>& after,
-                        const rope::frequencies& frequencies, PositionOf position_of) {
+testing::wide worst_error(const rope::head_view<const T>& before, const rope::head_view<const T>& after,
+                          const rope::frequencies& frequencies, PositionOf position_of) {
   std::vector<double> inv_freq;
   for (Index i = 0; i < frequencies.pairs(); ++i) inv_freq.push_back(frequencies.inv_freq()(i, 0));
   const auto channels_of = [](std::size_t i, std::size_t pairs) {
@@ -177,24 +178,24 @@ long double worst_error(const rope::head_view<const T>& before, const rope::head
                ? reference::interleaved(i, pairs)
                : reference::half_split(i, pairs);
   };
-  const auto m = static_cast<long double>(frequencies.attention_factor());
+  const auto m = static_cast<testing::wide>(frequencies.attention_factor());
   // An attention_factor adds one rounding to each entry, so u m to the norm of (cos, sin).
-  const long double scaling =
+  const testing::wide scaling =
       m == 1 ? 0 : tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, S, float>>();
-  long double worst = 0;
+  testing::wide worst = 0;
   for_each_head(before, [&](Index b, Index t, Index h) {
     const T *in = before.at(b, t, h), *out = after.at(b, t, h);
-    std::vector<long double> head;
-    for (Index d = 0; d < before.head_dim; ++d) head.push_back(static_cast<long double>(in[d]));
+    std::vector<testing::wide> head;
+    for (Index d = 0; d < before.head_dim; ++d) head.push_back(static_cast<testing::wide>(in[d]));
     const auto exact =
-        reference::rotate(head, inv_freq, static_cast<long double>(position_of(b, t)), channels_of, m);
+        reference::rotate(head, inv_freq, static_cast<testing::wide>(position_of(b, t)), channels_of, m);
     for (std::size_t i = 0; i < inv_freq.size(); ++i) {
       const reference::channels pair = channels_of(i, inv_freq.size());
-      const long double norm = m * std::hypot(head[pair[0]], head[pair[1]]);
+      const testing::wide norm = m * testing::hypot(head[pair[0]], head[pair[1]]);
       for (const std::size_t d : pair) {
-        const long double error = std::abs(static_cast<long double>(out[d]) - exact[d]);
-        const long double part = error / (channel_bound<T, S>(norm, exact[d]) + scaling * norm);
-        worst = part >= 0 ? (std::max)(worst, part) : std::numeric_limits<long double>::infinity();
+        const testing::wide error = testing::abs(static_cast<testing::wide>(out[d]) - exact[d]);
+        const testing::wide part = error / (channel_bound<T, S>(norm, exact[d]) + scaling * norm);
+        worst = part >= 0 ? (std::max)(worst, part) : std::numeric_limits<testing::wide>::infinity();
       }
     }
   });

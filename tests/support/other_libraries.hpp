@@ -16,6 +16,7 @@
 
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace other {
 
@@ -66,8 +67,8 @@ inline Eigen::ArrayXXd random_array(Index rows, Index columns, std::uint64_t see
 }
 
 /// base^(-2 i / d)
-inline long double inv_freq(long double base, Index i, Index d) {
-  return std::pow(base, -2 * static_cast<long double>(i) / static_cast<long double>(d));
+inline testing::wide inv_freq(testing::wide base, Index i, Index d) {
+  return testing::pow(base, -2 * static_cast<testing::wide>(i) / static_cast<testing::wide>(d));
 }
 
 /// Whether a schedule has the frequencies `expected(i)`: 2 ulp of double off, and as much for the formula
@@ -76,18 +77,21 @@ template <class Frequencies, class Expected>
 bool has_frequencies(const Frequencies& f, Index pairs, Expected expected) {
   bool same = f.pairs() == pairs && f.axes() == 1;
   for (Index i = 0; same && i < pairs; ++i)
-    same = std::abs(static_cast<long double>(f.inv_freq()(i, 0)) - expected(i)) <= 4 * 0x1p-52L * expected(i);
+    same = testing::abs(static_cast<testing::wide>(f.inv_freq()(i, 0)) - expected(i)) <=
+           4 * 0x1p-52L * expected(i);
   return same;
 }
 
 /// YaRN: the frequency of pair i, after Peng et al. 2023, arXiv:2309.00071, with bounds rounded outwards.
-inline long double yarn(long double base, Index i, Index d, long double s, long double original_length) {
-  const auto pair_of = [&](long double turns) {
-    return static_cast<long double>(d) * std::log(original_length / (turns * 6.28318530717958647692529L)) /
-           (2 * std::log(base));
+inline testing::wide yarn(testing::wide base, Index i, Index d, testing::wide s,
+                          testing::wide original_length) {
+  const auto pair_of = [&](testing::wide turns) {
+    return static_cast<testing::wide>(d) * testing::log(original_length / (turns * (2 * testing::pi))) /
+           (2 * testing::log(base));
   };
-  const long double low = std::floor(pair_of(32)), high = std::ceil(pair_of(1));
-  const long double ramp = std::clamp((static_cast<long double>(i) - low) / (high - low), 0.0L, 1.0L);
+  const testing::wide low = testing::floor(pair_of(32)), high = testing::ceil(pair_of(1));
+  const testing::wide ramp =
+      std::clamp<testing::wide>((static_cast<testing::wide>(i) - low) / (high - low), 0, 1);
   return inv_freq(base, i, d) * (1 - ramp + ramp / s);
 }
 
@@ -97,31 +101,31 @@ enum class pairing { neighbours, halves };
 /// pairs) turned by angle(row, pair) and scaled by factor(row, pair); infinite where a channel outside of
 /// them changed.
 template <std::size_t rank, class Angle, class Factor>
-long double scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
-                                  Index pairs, const Angle& angle, const Factor& factor, Index first = 0) {
-  long double worst = 0;
+testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
+                                    Index pairs, const Angle& angle, const Factor& factor, Index first = 0) {
+  testing::wide worst = 0;
   for (Index r = 0; r < before.rows(); ++r) {
     for (Index d = 0; d < before.channels(); ++d)
       if ((d < first || d >= first + 2 * pairs) && before(r, d) != after(r, d))
-        return std::numeric_limits<long double>::infinity();
+        return std::numeric_limits<testing::wide>::infinity();
     for (Index i = 0; i < pairs; ++i) {
       const Index u = first + (layout == pairing::neighbours ? 2 * i : i),
                   v = first + (layout == pairing::neighbours ? 2 * i + 1 : i + pairs);
-      const long double a = before(r, u), b = before(r, v), m = factor(r, i);
-      const long double c = m * std::cos(static_cast<long double>(angle(r, i))),
-                        s = m * std::sin(static_cast<long double>(angle(r, i)));
+      const testing::wide a = before(r, u), b = before(r, v), m = factor(r, i);
+      const testing::wide c = m * testing::cos(static_cast<testing::wide>(angle(r, i))),
+                          s = m * testing::sin(static_cast<testing::wide>(angle(r, i)));
       // One more u for the product of m with an entry, and for an inv_freq that is 2 ulp of double off.
-      const long double norm = m * std::hypot(a, b), bound = tolerance::rotation_bound<float>(norm) +
-                                                             tolerance::unit_roundoff<float>() * norm;
-      for (const long double error : {after(r, u) - (a * c - b * s), after(r, v) - (b * c + a * s)})
-        worst = std::abs(error) <= worst * bound ? worst : std::abs(error) / bound;
+      const testing::wide norm = m * testing::hypot(a, b), bound = tolerance::rotation_bound<float>(norm) +
+                                                                   tolerance::unit_roundoff<float>() * norm;
+      for (const testing::wide error : {after(r, u) - (a * c - b * s), after(r, v) - (b * c + a * s)})
+        worst = testing::abs(error) <= worst * bound ? worst : testing::abs(error) / bound;
     }
   }
   return worst;
 }
 template <std::size_t rank, class Angle>
-long double rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout, Index pairs,
-                           const Angle& angle, Index first = 0) {
+testing::wide rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
+                             Index pairs, const Angle& angle, Index first = 0) {
   return scaled_rotation_error(
       before, after, layout, pairs, angle, [](Index, Index) { return 1.0L; }, first);
 }

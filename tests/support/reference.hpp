@@ -8,26 +8,28 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <utility>
 #include <vector>
 
+#include "support/wide.hpp"
+
 namespace reference {
 
-static_assert(std::numeric_limits<long double>::digits >= 64,
-              "reference: long double must be wider than double on the machine that runs the tests");
-
 /// base^(-2 i / rotary_dim)
-inline long double inv_freq(long double base, long i, long rotary_dim) {
-  return std::pow(base, -2.0L * static_cast<long double>(i) / static_cast<long double>(rotary_dim));
+inline testing::wide inv_freq(testing::wide base, long i, long rotary_dim) {
+  return testing::pow(base, -2.0L * static_cast<testing::wide>(i) / static_cast<testing::wide>(rotary_dim));
 }
 
 /// position * inv_freq [rad], for the double that the library reports. The product is rounded to 64 bits, so
 /// up to |angle| = 2^20 the angle is within 2^-45 rad: 2^-21 of the unit roundoff of float. Not an oracle for
 /// double tables.
-inline long double angle(long double position, double inv_freq) { return position * inv_freq; }
-inline long double cos(long double position, double inv_freq) { return std::cos(angle(position, inv_freq)); }
-inline long double sin(long double position, double inv_freq) { return std::sin(angle(position, inv_freq)); }
+inline testing::wide angle(testing::wide position, double inv_freq) { return position * inv_freq; }
+inline testing::wide cos(testing::wide position, double inv_freq) {
+  return testing::cos(angle(position, inv_freq));
+}
+inline testing::wide sin(testing::wide position, double inv_freq) {
+  return testing::sin(angle(position, inv_freq));
+}
 
 /// Two channels of a head.
 using channels = std::array<std::size_t, 2>;
@@ -40,12 +42,12 @@ inline channels half_split(std::size_t i, std::size_t pairs) { return {i, i + pa
 /// One head rotated to `position` and scaled by `factor`; channels from 2 * inv_freq.size() on are copied.
 /// `pair_map(i, pairs)` names the two channels of pair i.
 template <class PairMap>
-std::vector<long double> rotate(std::vector<long double> head, const std::vector<double>& inv_freq,
-                                long double position, PairMap pair_map, long double factor = 1) {
+std::vector<testing::wide> rotate(std::vector<testing::wide> head, const std::vector<double>& inv_freq,
+                                  testing::wide position, PairMap pair_map, testing::wide factor = 1) {
   for (std::size_t i = 0; i < inv_freq.size(); ++i) {
     const channels pair = pair_map(i, inv_freq.size());
-    const long double c = factor * cos(position, inv_freq[i]), s = factor * sin(position, inv_freq[i]);
-    const long double a = head.at(pair[0]), b = head.at(pair[1]);
+    const testing::wide c = factor * cos(position, inv_freq[i]), s = factor * sin(position, inv_freq[i]);
+    const testing::wide a = head.at(pair[0]), b = head.at(pair[1]);
     head.at(pair[0]) = a * c - b * s;
     head.at(pair[1]) = b * c + a * s;
   }

@@ -18,6 +18,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/tolerance.hpp"
+#include "support/wide.hpp"
 
 namespace testing {
 
@@ -29,8 +30,9 @@ using list = std::vector<double>;
 /// place off. A thousandth of that more is for a list that was printed from doubles next to a tie.
 inline bool rounds_to(double value, double printed, int digits) {
   if (printed == 0) return value == 0;
-  const double last_place = std::pow(10, std::floor(std::log10(std::abs(printed))) + 1 - digits);
-  const bool same = std::abs(value - printed) <= 0.5005 * last_place;
+  const double last_place =
+      testing::pow(10, testing::floor(testing::log10(testing::abs(printed))) + 1 - digits);
+  const bool same = testing::abs(value - printed) <= 0.5005 * last_place;
   if (!same) UNSCOPED_INFO("got " << value << " for " << printed);
   return same;
 }
@@ -49,9 +51,9 @@ inline bool lists(const frequencies& schedule, Index first, const char* printed,
 /// side.
 inline bool divided(const frequencies& schedule, const frequencies& original, Index first, Index last,
                     double divisor) {
-  long double worst = 0;
+  testing::wide worst = 0;
   for (Index i = first; i < last; ++i) {
-    const long double exact = static_cast<long double>(original.inv_freq()(i, 0)) / divisor;
+    const testing::wide exact = static_cast<testing::wide>(original.inv_freq()(i, 0)) / divisor;
     worst = (std::max)(worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), exact));
   }
   UNSCOPED_INFO("at most " << worst << " ulp off");

@@ -10,6 +10,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "support/wide.hpp"
+
 namespace tolerance {
 
 /// Bits of the significand, the leading one included, and the exponent of the smallest normal number.
@@ -34,42 +36,43 @@ inline constexpr bool is_16_bit = std::is_same_v<T, Eigen::half> || std::is_same
 
 /// The largest relative error of rounding to nearest: 2^-24 float, 2^-53 double, 2^-11 half, 2^-8 bfloat16.
 template <class T>
-long double unit_roundoff() {
-  return std::ldexp(1.0L, -format<T>::digits);
+testing::wide unit_roundoff() {
+  return testing::ldexp(1.0L, -format<T>::digits);
 }
 
 /// The distance between neighbours of T in the binade of x.
 template <class T>
-long double ulp(long double x) {
-  const int exponent = x == 0 ? format<T>::min_exponent : (std::max)(std::ilogb(x), format<T>::min_exponent);
-  return std::ldexp(1.0L, exponent + 1 - format<T>::digits);
+testing::wide ulp(testing::wide x) {
+  const int exponent =
+      x == 0 ? format<T>::min_exponent : (std::max)(testing::ilogb(x), format<T>::min_exponent);
+  return testing::ldexp(1.0L, exponent + 1 - format<T>::digits);
 }
 
 /// |got - exact| in ulp of the exact value.
 template <class T>
-long double error_in_ulp(T got, long double exact) {
-  return std::abs(static_cast<long double>(got) - exact) / ulp<T>(exact);
+testing::wide error_in_ulp(T got, testing::wide exact) {
+  return testing::abs(static_cast<testing::wide>(got) - exact) / ulp<T>(exact);
 }
 
 /// A table entry against the exact cos or sin, in ulp. float: the phase is exact to 2^-162 turn and cos and
 /// sin are evaluated in double to 2^-21 ulp of float, so what is left is one rounding, 0.5. double: 0.5 of
 /// the last addition, and as much again from the operations before it.
 template <class S>
-constexpr long double table_entry() {
+constexpr testing::wide table_entry() {
   return std::is_same_v<S, float> ? 0.501L : 1.05L;
 }
 
 /// cosf and sinf of a C library, in ulp: glibc documents 1, others stay below it.
-constexpr long double libm_float() { return 1; }
+constexpr testing::wide libm_float() { return 1; }
 
 /// A frequency against base^(-2i/d), in ulp of double: a power within 1 ulp, the correction of its rounded
 /// exponent and one last rounding.
-constexpr long double inv_freq() { return 2; }
+constexpr testing::wide inv_freq() { return 2; }
 
-/// A frequency of a scaled schedule against its formula, in ulp of double. Schedules are evaluated in long double
-/// and rounded once. Where that is double, every step of a formula rounds: 16.7 is the worst of the cases in
-/// tests/oracle/scaling.test.cpp, from the base that NTK stretches.
-constexpr long double scaled_inv_freq() {
+/// A frequency of a scaled schedule against its formula, in ulp of double. Schedules are evaluated in long
+/// double and rounded once. Where that is double, every step of a formula rounds: 16.7 is the worst of the cases
+/// in tests/oracle/scaling.test.cpp, from the base that NTK stretches.
+constexpr testing::wide scaled_inv_freq() {
 #ifdef ROPE_TEST_NARROW_SCHEDULES
   return 20;
 #else
@@ -83,13 +86,13 @@ template <class T>
 using wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <class T, class S>
-long double u() {
+testing::wide u() {
   return (std::max)(unit_roundoff<wide<T>>(), unit_roundoff<S>());
 }
 
 /// `in_u` units of roundoff of the computation, and the final rounding of a 16-bit channel below `magnitude`.
 template <class T, class S>
-long double bound(long double in_u, long double magnitude) {
+testing::wide bound(testing::wide in_u, testing::wide magnitude) {
   return in_u * u<T, S>() * magnitude + (is_16_bit<T> ? ulp<T>(magnitude) / 2 : ulp<T>(0));
 }
 }  // namespace detail
@@ -105,34 +108,34 @@ long double bound(long double in_u, long double magnitude) {
 /// bound is 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an
 /// ulp of their own.
 template <class T, class S = detail::wide<T>>
-long double rotation_bound(long double pair) {
+testing::wide rotation_bound(testing::wide pair) {
   return detail::bound<T, S>(is_16_bit<T> ? 3.0L : 2.75L, pair);
 }
 
 /// The norm of a rotated pair: the error above in the 2-norm of both channels, 0.71 u + sqrt(2) u + u = 3.13
 /// u.
 template <class T, class S = detail::wide<T>>
-long double norm_bound(long double pair) {
-  return detail::bound<T, S>(3.2L, pair) * (is_16_bit<T> ? std::sqrt(2.0L) : 1.0L);
+testing::wide norm_bound(testing::wide pair) {
+  return detail::bound<T, S>(3.2L, pair) * (is_16_bit<T> ? testing::sqrt(2.0L) : 1.0L);
 }
 
 /// unrotate(rotate(x)) - x, per channel: two rotations of 3.13 u each in the 2-norm.
 template <class T, class S = detail::wide<T>>
-long double inverse_bound(long double pair) {
-  return detail::bound<T, S>(6.3L, pair) * (is_16_bit<T> ? 1 + std::sqrt(2.0L) : 1.0L);
+testing::wide inverse_bound(testing::wide pair) {
+  return detail::bound<T, S>(6.3L, pair) * (is_16_bit<T> ? 1 + testing::sqrt(2.0L) : 1.0L);
 }
 
 /// rotate by a, then by b, against rotate by a + b, per channel: three rotations of 3.13 u each in the
 /// 2-norm.
 template <class T, class S = detail::wide<T>>
-long double group_bound(long double pair) {
-  return detail::bound<T, S>(9.4L, pair) * (is_16_bit<T> ? 2 + std::sqrt(2.0L) : 1.0L);
+testing::wide group_bound(testing::wide pair) {
+  return detail::bound<T, S>(9.4L, pair) * (is_16_bit<T> ? 2 + testing::sqrt(2.0L) : 1.0L);
 }
 
 /// <R(m) q, R(n) k> against <R(m - n) q, k>, both sums taken exactly: three rotations again, by
 /// Cauchy-Schwarz.
 template <class T, class S = detail::wide<T>>
-long double score_bound(long double q_norm, long double k_norm) {
+testing::wide score_bound(testing::wide q_norm, testing::wide k_norm) {
   static_assert(!is_16_bit<T>, "score_bound: stated for float and double");
   return 9.4L * detail::u<T, S>() * q_norm * k_norm;
 }

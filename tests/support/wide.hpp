@@ -196,6 +196,10 @@ inline double_double tanh(const double_double& x) {
   return (e - 1) / (e + 1);
 }
 
+/// cos and sin take angles below two to this power: a C library reduces a long double exactly, while two doubles of pi
+/// leave an error of 2^-107 of a multiple of it.
+inline constexpr int angle_exponent = std::is_same_v<wide, long double> ? 62 : 30;
+
 /// cos and sin of x less the nearest multiple of pi / 2, by their series.
 inline std::array<double_double, 2> cos_sin(const double_double& x) {
   const double quarters = std::floor(x.high / (std::numbers::pi / 2) + 0.5);
@@ -226,8 +230,9 @@ inline double_double sin(const double_double& x) { return cos_sin(x)[1]; }
 template <>
 class std::numeric_limits<testing::double_double> {
  public:
-  static constexpr bool is_specialized = true, is_signed = true, has_infinity = true;
-  static constexpr int digits = 106, radix = 2;
+  static constexpr bool is_specialized = true, is_signed = true, is_integer = false, is_exact = false,
+                        has_infinity = true;
+  static constexpr int digits = 106, digits10 = 31, max_digits10 = 33, radix = 2;
   static constexpr testing::double_double infinity() { return std::numeric_limits<double>::infinity(); }
   static constexpr testing::double_double max() { return (std::numeric_limits<double>::max)(); }
   static constexpr testing::double_double lowest() { return std::numeric_limits<double>::lowest(); }
