@@ -2,7 +2,8 @@
 // over a text: every byte value stands for a fixed random vector. It runs in one prefill and again token by token,
 // its outputs are compared with recorded ones of Hugging Face transformers, and every claim of the report is checked.
 // A Hugging Face config.json, such as those in examples/configs, puts the shapes of another model in their place.
-// Usage: rope_demo [text file [config.json]]
+// Usage: rope_demo [text file [config.json [interleaved|half_split]]]
+// The layout is asked for where that of the architecture is not known.
 
 #include "recorded_attention.hpp"
 
@@ -18,9 +19,11 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #if __has_include(<nlohmann/json.hpp>)
@@ -53,11 +56,18 @@ void check(bool holds, const char* claim) {
 }
 
 /// Takes the layer from a config.json; throws if it cannot.
-void read_config([[maybe_unused]] const std::string& path) {
+///
+/// \param name  the layout by name, or empty
+void read_config([[maybe_unused]] const std::string& path, [[maybe_unused]] std::string_view name) {
 #if ROPE_DEMO_HAS_JSON
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot be read");
-  const auto model = rope::import_hugging_face(nlohmann::json::parse(file));
+  std::optional<rope::pairing> named;
+  for (const auto known : {rope::pairing::interleaved, rope::pairing::half_split})
+    if (name == rope::name_of(known)) named = known;
+  if (!name.empty() && !named) throw std::runtime_error("the layout must be interleaved or half_split");
+  const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.layout = named});
+  if (model.groups.empty()) throw std::runtime_error("no layer of this model rotates");
   const rope::layer_group& group = model.groups.front();
   if (model.key_heads == 0 || model.query_heads % model.key_heads != 0)
     throw std::runtime_error("num_attention_heads must be a multiple of num_key_value_heads");
@@ -355,15 +365,19 @@ int main(int argc, char** argv) {
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (text.empty()) {
     std::fprintf(stderr,
-                 "rope_demo: cannot read a text from %s\nusage: rope_demo [text file [config.json]]\n",
+                 "rope_demo: cannot read a text from %s\nusage: rope_demo [text file [config.json [interleaved|half_split]]]\n",
                  path.c_str());
     return 2;
   }
   if (argc > 2) {
     try {
-      read_config(argv[2]);
+      read_config(argv[2], argc > 3 ? argv[3] : "");
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "rope_demo: %s: %s\n", argv[2], error.what());
+      const std::string why = error.what();
+      // What the library calls its options is an argument of the program.
+      const bool asks = why.find("the layout in the options") != std::string::npos;
+      std::fprintf(stderr, "rope_demo: %s: %s%s\n", argv[2], why.c_str(),
+                   asks ? " (interleaved or half_split, after the config.json)" : "");
       return 2;
     }
   }
