@@ -91,13 +91,14 @@ struct model_rope {
     return nullptr;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, or if no group has its type,
-  /// of which the import functions warn. A group alone serves every layer.
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
+  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
   const layer_group* group_of_layer(Index layer) const {
+    if (layer < 0) return nullptr;
     for (const Index without : layers_without_rope)
       if (without == layer) return nullptr;
     if (groups.size() == 1) return &groups.front();
-    if (layer < 0 || layer >= static_cast<Index>(layers.size())) return nullptr;
+    if (layer >= static_cast<Index>(layers.size())) return nullptr;
     return group(layers[static_cast<std::size_t>(layer)]);
   }
 };

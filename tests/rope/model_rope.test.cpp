@@ -57,6 +57,7 @@ TEST_CASE("a model of one group has it for every layer type", "[model_rope]") {
   CHECK(model.group("") == &model.groups[0]);
   CHECK(model.group_of_layer(0) == &model.groups[0]);
   CHECK(model.group_of_layer(1000) == &model.groups[0]);
+  CHECK(model.group_of_layer(-1) == nullptr);
 }
 
 TEST_CASE("a layer finds its group by its type, and none if it does not rotate", "[model_rope]") {
