@@ -6877,7 +6877,8 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// own
 ///
 /// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
-/// number of its sign. In no sum q_i . k_j may finite terms beyond it of both signs meet.
+/// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j
+/// may finite terms beyond it of both signs meet.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
