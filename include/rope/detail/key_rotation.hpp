@@ -8,6 +8,7 @@
 #include <utility>  // std::move
 #include <vector>
 
+#include <rope/cache_policy.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
