@@ -197,7 +197,7 @@ TEST_CASE("transformers: attention", "[coming_from]") {
     CHECK(error({.window = 4}) <= 1);
   }
   SECTION("attn_logit_softcapping = 50, query_pre_attn_scalar = 256") {
-    attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out), {.scale = 1 / testing::sqrt(256.0), .softcap = 50});
+    attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out), {.scale = 1 / std::sqrt(256.0), .softcap = 50});
     CHECK(error({.scale = 1.0 / 16, .softcap = 50}) <= 1);
   }
   SECTION("a cache") {
