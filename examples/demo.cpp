@@ -365,7 +365,8 @@ int main(int argc, char** argv) {
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (text.empty()) {
     std::fprintf(stderr,
-                 "rope_demo: cannot read a text from %s\nusage: rope_demo [text file [config.json [interleaved|half_split]]]\n",
+                 "rope_demo: cannot read a text from %s\nusage: rope_demo [text file [config.json "
+                 "[interleaved|half_split]]]\n",
                  path.c_str());
     return 2;
   }

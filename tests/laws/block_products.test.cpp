@@ -100,9 +100,10 @@ TEMPLATE_TEST_CASE("few tokens give the same bits beside any others", "", float,
         for (Index c = 0; c < cols; ++c) {
           testing::wide sum = 0;
           for (Index d = 0; d < depth; ++d) sum += x.at(t, d) * w.at(c, d);
-          worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(
-                                                 out[static_cast<std::size_t>(t * place.stride + c)]) -
-                                             sum));
+          worst = (std::max)(
+              worst,
+              testing::abs(static_cast<testing::wide>(out[static_cast<std::size_t>(t * place.stride + c)]) -
+                           sum));
         }
       }
       CAPTURE(depth, cols);

@@ -241,7 +241,8 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
     CAPTURE(seed, draw);
     features::setting s = features::draw(dice, 120);
     s.e.queries = (std::min)(s.e.queries, 60L);
-    s.options.query_counts = {}, s.options.key_counts = {}, s.options.query_offsets = {}, s.options.key_offsets = {};
+    s.options.query_counts = {}, s.options.key_counts = {}, s.options.query_offsets = {},
+    s.options.key_offsets = {};
     s.query_counts.clear(), s.key_counts.clear(), s.query_offsets.clear(), s.key_offsets.clear();
     s.options.query_positions = {}, s.query_positions.clear();
     if (s.options.bias.queries > 1) s.options.bias = {}, s.bias.clear();

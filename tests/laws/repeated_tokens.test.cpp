@@ -70,9 +70,10 @@ TEST_CASE("attention to many equal keys loses no digits, in prefill and in decod
   const std::vector<float> logit = {static_cast<float>(testing::log(n))};
   attend(v, {.sink_logits = logit});
   const testing::wide of_keys = n * testing::exp(score),
-                    of_all = of_keys + testing::exp(static_cast<testing::wide>(logit[0]));
+                      of_all = of_keys + testing::exp(static_cast<testing::wide>(logit[0]));
   CHECK(worst(out, of_keys / of_all, v) <= published);
-  for (const double sum : sums) CHECK(testing::abs(static_cast<double>(sum - testing::log(of_all))) <= published);
+  for (const double sum : sums)
+    CHECK(testing::abs(static_cast<double>(sum - testing::log(of_all))) <= published);
 
   // Values that are not numbers behind a mask are stepped around key by key.
   std::vector<float> holes = v;
@@ -113,8 +114,8 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
   for (std::size_t c = 0; c < out.size(); ++c)
     out[c] = static_cast<float>(n * share * static_cast<testing::wide>(values[c % value_dim]));
   std::vector<double> sums(
-      size(queries),
-      static_cast<double>(testing::log(testing::exp(static_cast<testing::wide>(logit[0])) + n * testing::exp(score))));
+      size(queries), static_cast<double>(testing::log(testing::exp(static_cast<testing::wide>(logit[0])) +
+                                                      n * testing::exp(score))));
   rope::attention_options options = {.causal = false, .sink_logits = logit};
   if (hole) options.mask = rope::scores(mask.get(), 1, 1, queries, keys);
   if (given) options.log_sum_exp = sums;
@@ -135,8 +136,8 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
   for (Index j = 0; j < seen_keys * dim; ++j)
     of_k = (std::max)(of_k, error(d_k[size(j)], scale * m * slope * static_cast<testing::wide>(query)));
   for (Index j = 0; j < seen_keys * value_dim; ++j)
-    of_v = (std::max)(of_v,
-                      error(d_v[size(j)], m * share * static_cast<testing::wide>(values[size(j % value_dim)])));
+    of_v = (std::max)(
+        of_v, error(d_v[size(j)], m * share * static_cast<testing::wide>(values[size(j % value_dim)])));
   // A sum of a tile of 96 keys or a block of 240 queries, the sum of those, and 30 roundings of what goes in.
   const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
   const auto roundings = [](Index terms, Index part) {

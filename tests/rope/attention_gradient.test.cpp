@@ -219,11 +219,11 @@ testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
   const auto dim = static_cast<testing::wide>(in.x.q.dim), n = static_cast<testing::wide>(in.x.k.tokens);
   const auto rows = static_cast<double>(in.x.q.tokens * in.x.q.heads);
   const testing::wide added = reference::roundings_of_sum(rows) +
-                            reference::roundings_of_sum(static_cast<double>(n)),
-                    tiles = reference::tiles_of_sum(static_cast<double>(n));
+                              reference::roundings_of_sum(static_cast<double>(n)),
+                      tiles = reference::tiles_of_sum(static_cast<double>(n));
   const testing::wide score = (dim + 21) * testing::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
-                                static_cast<testing::wide>(in.x.q.largest() * in.x.k.largest()) +
-                            4;
+                                  static_cast<testing::wide>(in.x.q.largest() * in.x.k.largest()) +
+                              4;
   const testing::wide cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
   return 1.01L * u *
          (2 * (2 * score + 5 * (tiles + 1)) + static_cast<testing::wide>(in.x.v.dim) + 4 + cap + added);

@@ -391,7 +391,7 @@ namespace {
 /// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys that sees(i, j), of row [first, first + count) of
 /// x to itself, [queries, heads], from the weights of a block without norms and biases.
 std::vector<testing::wide> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
-                                  Index count, const reference::sees_key& sees) {
+                                    Index count, const reference::sees_key& sees) {
   const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
     testing::wide sum = 0;
     for (Index c = 0; c < x.cols(); ++c)

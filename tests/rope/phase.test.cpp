@@ -334,8 +334,7 @@ TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of t
   }
 }
 
-TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits",
-          "[phase]") {
+TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits", "[phase]") {
   const std::uint64_t seed = 11;
   CAPTURE(seed);
   testing::random random(seed);
@@ -398,7 +397,7 @@ TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[phase]",
   for (int sample = 0; sample < 20000; ++sample) {
     const phase p = random_phase(random);
     const testing::wide turn = static_cast<testing::wide>(static_cast<std::int64_t>(p.turn.hi)) * 0x1p-64L +
-                             static_cast<testing::wide>(p.turn.mid) * 0x1p-128L;
+                               static_cast<testing::wide>(p.turn.mid) * 0x1p-128L;
     const testing::wide angle = 2 * testing::pi * turn;
     const testing::wide cos = testing::cos(angle), sin = testing::sin(angle);
     const rope::cos_sin value = rope::cos_sin_of<TestType>(p);
