@@ -296,8 +296,10 @@ void report_relative_positions(const std::vector<float>& q, const std::vector<fl
   std::printf("  the same with q in one layout and k in the other: by %.2f\n", mixed);
   std::printf("  both in the wrong layout: scores differ from the right ones by %.2f\n", wrong);
   check(moved <= bound, "scores depend on relative positions alone");
-  check(mixed > 1e3 * bound, "mixing the layouts breaks that");
-  check(wrong > 1e3 * bound, "the wrong layout gives other scores");
+  if (frequencies.pairs() > 1) {  // one pair is the same two channels in both layouts
+    check(mixed > 1e3 * bound, "mixing the layouts breaks that");
+    check(wrong > 1e3 * bound, "the wrong layout gives other scores");
+  }
 }
 
 void report_accuracy() {
@@ -306,8 +308,9 @@ void report_accuracy() {
   std::printf("  %12s %22s %22s\n", "position", "rope::frequency_table", "usual float32 angles");
   const auto unit_circle = rope::frequencies::custom(frequencies.inv_freq());  // without an attention factor
   bool exact = true;
-  double worst_float = 0;
-  for (const std::int64_t position : {1000, 10000, 100000, 1000000, 10000000}) {
+  double worst_float = 0, worst_angle = 0;
+  // Primes: at powers of ten the angles of inv_freq 0.1 and 0.01 are exact in float32 by luck.
+  for (const std::int64_t position : {997, 9973, 99991, 999983, 9999991}) {
     const rope::frequency_table<float> table(unit_circle, position, position + 1);
     double ours = 0, usual = 0;
     for (Index i = 0; i < frequencies.pairs(); ++i) {
@@ -322,13 +325,21 @@ void report_accuracy() {
           static_cast<float>(position) * static_cast<float>(frequencies.inv_freq()(i, 0));
       ours = (std::max)(ours, error(table.cos(position)[i], table.sin(position)[i]));
       usual = (std::max)(usual, error(std::cos(float_angle), std::sin(float_angle)));
+      worst_angle = (std::max)(worst_angle,
+                               static_cast<double>(std::abs(static_cast<long double>(float_angle) - angle)));
     }
     std::printf("  %12lld %22.1e %22.1e\n", static_cast<long long>(position), ours, usual);
     exact = exact && ours <= 1.001 * unit / 2;
     worst_float = (std::max)(worst_float, usual);
   }
   check(exact, "every entry is the nearest float: error at most 3.0e-08");
-  check(worst_float > 0.01, "float32 angles lose their digits at long context");
+  // An angle that is off by d moves cos or sin by at least sqrt(2) sin(d / 2), unless d is near a whole turn.
+  if (worst_angle > 0.02) {
+    check(worst_float > 0.01, "float32 angles lose their digits at long context");
+  } else {
+    std::printf("  float32 angles of so few pairs are off by at most %.1e rad at these positions\n",
+                worst_angle);
+  }
 }
 
 void report_speed() {
