@@ -4803,6 +4803,64 @@ class visibility {
 }  // namespace rope
 
 #endif  // ROPE_DETAIL_VISIBILITY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_QUERY_KEY_TABLES_HPP
+#define ROPE_QUERY_KEY_TABLES_HPP
+
+#include <concepts>
+#include <type_traits>
+
+
+/// The tables that queries and keys rotate by: one for both, or one for each.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A table for the queries and another one for the keys. What attends takes it wherever it takes one table.
+///
+///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
+///
+/// It refers to both tables, which must outlive it.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class query_key_tables {
+ public:
+  using scalar = S;
+
+  query_key_tables(const frequency_table<S>& queries, const frequency_table<S>& keys)
+      : queries_(&queries), keys_(&keys) {}
+
+  const frequency_table<S>& queries() const { return *queries_; }
+  const frequency_table<S>& keys() const { return *keys_; }
+
+ private:
+  const frequency_table<S>*queries_, *keys_;
+};
+
+namespace detail {
+
+template <class S>
+query_key_tables<S> tables_of(const frequency_table<S>& both) {
+  return {both, both};
+}
+template <class Tables>
+requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
+auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
+
+}  // namespace detail
+
+/// What attention rotates by: a frequency_table, or a type whose `queries()` and `keys()` are two of them, as
+/// query_key_tables and xpos are.
+template <class Tables>
+concept attention_tables = requires(const Tables& tables) {
+  detail::tables_of(tables);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_QUERY_KEY_TABLES_HPP
 
 /// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
 /// of a few rows in the cache.
@@ -4816,13 +4874,13 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by a table while they are read.
+/// Queries and keys that are rotated by their tables while they are read.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
   using Layout = L;
   using scalar = S;
-  const frequency_table<S>* table;
+  query_key_tables<S> tables;
 };
 
 /// A checked call of attention.
@@ -4899,14 +4957,13 @@ struct row_buffers {
 
 /// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
 /// head_dim] with the bits of `rotate`.
-template <class T, class Turn, class Source>
+template <class Layout, class T, class S, class Source>
 void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const Turn& turn, const Source& positions, T* to) {
+                 const frequency_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  using S = typename std::remove_cvref_t<decltype(*turn.table)>::scalar;
-  rotation<typename Turn::Layout, false, T, S, Source>(from, out, *turn.table, positions).run(0, tokens);
+  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
 /// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
@@ -4917,14 +4974,17 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   const head_view<const C>& k = call.k;
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, call.turn.table, b, first};
+    using Layout = typename Turn::Layout;
+    const frequency_table<typename Turn::scalar>& table = call.turn.tables.keys();
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table, b, first};
     if constexpr (std::is_same_v<T, C>) {
-      rotate_into(k, b, first, count, kv, Index{1}, call.turn, positions, buffers.turned);
+      rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
       for (Index n = 0; n < count; ++n)
         widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
       const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
-      rotate_into(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, call.turn, positions, buffers.turned);
+      rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
+                          buffers.turned);
     }
     return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
   } else {
@@ -4949,8 +5009,8 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
   const T* rows = call.q.at(b, i, kv * group);
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
-    rotate_into(call.q, b, i, Index{1}, kv * group, group, call.turn, query_positions_from{&call.rules, b, i},
-                buffers.turned);
+    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, kv * group, group, call.turn.tables.queries(),
+                                       query_positions_from{&call.rules, b, i}, buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }
@@ -6585,6 +6645,39 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 
 #endif  // ROPE_DETAIL_ATTEND_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TABLE_CHECKS_HPP
+#define ROPE_DETAIL_TABLE_CHECKS_HPP
+
+
+/// What can be wrong with the tables that a call of attention rotates by.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries that see nothing are not rotated, so their positions need no row of the table.
+template <class Layout, class T, class C, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                     const query_key_tables<S>& tables, const visibility& rules) {
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
+}
+
+/// Tables whose keys grow with the distance ahead of a query, as those of xPos, say so.
+template <class Tables>
+void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+  if constexpr (requires { Tables::needs_causal; })
+    if (Tables::needs_causal && !options.causal)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": xPos needs causal attention, got causal = false"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TABLE_CHECKS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATE_HPP
 #define ROPE_ROTATE_HPP
 
@@ -6834,14 +6927,6 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Queries that see nothing are not rotated, so their positions need no row of the table.
-template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const frequency_table<S>& table, const visibility& rules) {
-  check_rotation<Layout>(function, q, table, known_range{rules.query_range()});
-  check_rotation<Layout>(function, k, table, known_range{rules.key_range()});
-}
-
 /// Whether keys and values of channels C can be read by queries of channels T.
 template <class T, class C>
 inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
@@ -6914,16 +6999,17 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param table  rows for the positions of the keys and of every query that sees one, see attention_options
+/// \param tables  one frequency_table, or one for the queries and one for the keys (query_key_tables.hpp), with
+///                rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table; out is then unchanged
+///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal: its
+///          scores grow with the distance of a key ahead of its query; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
-void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const frequency_table<S>& table, const attention_options& options = {},
-               const Threads& threads = {}) {
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
+               const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
@@ -6932,12 +7018,13 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
+  detail::check_tables("attention", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_memory("attention", q, k, v, out);
-  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
-  detail::attend(
-      detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},
-      threads);
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
@@ -8084,9 +8171,9 @@ struct rotated_pair {
 /// Throws:    as `rotate`, before anything is written
 template <class Layout, class T, class S, class Threads = this_thread>
 rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
-                                 const head_view<const T>& k, const frequency_table<S>& query_table,
-                                 const frequency_table<S>& key_table, const visibility& rule,
-                                 const Threads& threads = {}) {
+                                 const head_view<const T>& k, const query_key_tables<S>& tables,
+                                 const visibility& rule, const Threads& threads = {}) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   const attending_queries query_positions = {rule, query_table.first()};
   const attended_keys key_positions = {rule, key_table.first()};
   check_rotation<Layout>(function, q, query_table, query_positions);
@@ -8104,8 +8191,9 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
 /// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
 template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
-                           const frequency_table<S>& query_table, const frequency_table<S>& key_table,
-                           const visibility& rule, const Threads& threads) {
+                           const query_key_tables<S>& tables, const visibility& rule,
+                           const Threads& threads) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   if (query_table.rows() > 0)
     rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
                                 way_back::transpose);
@@ -8267,7 +8355,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
-/// The same for `attention<Layout>(q, k, v, out, table, options)`, with the rotation in the graph: q and k
+/// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
 /// are given unrotated, and d_q and d_k are the gradients by them.
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
@@ -8279,20 +8367,9 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
 ///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (scratch.hpp)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class S, class Threads = this_thread>
+          attention_tables Tables, class Threads = this_thread>
 void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const frequency_table<S>& table,
-                        const attention_options& options = {}, const option_gradients& by_options = {},
-                        const Threads& threads = {}) {
-  attention_gradient<Layout>(q, k, v, out, d_out, d_q, d_k, d_v, table, table, options, by_options, threads);
-}
-
-/// The same where queries and keys turn by tables of their own, as in xPos: tables.queries(), tables.keys().
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class S, class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
-                        const frequency_table<S>& query_table, const frequency_table<S>& key_table,
+                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
@@ -8300,15 +8377,17 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
       pair_layout<Layout>,
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
+  detail::check_tables("attention_gradient", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
-  const auto rotated = detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table,
-                                                        key_table, rule, threads);
+  const auto rotated =
+      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
   tape.q = rotated.q;
   tape.k = rotated.k;
   detail::differentiate_attention(tape, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(d_q, d_k, query_table, key_table, rule, threads);
+  detail::rotate_gradients_back<Layout>(d_q, d_k, pair, rule, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
@@ -8547,24 +8626,26 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
 }
 
-/// The probabilities of unrotated queries and keys, which are rotated by a table on the way.
+/// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, class S>
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables>
 void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
-                       const frequency_table<S>& table, const attention_options& options = {}) {
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
+                       const attention_options& options = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
   static_assert(pair_layout<Layout>,
                 "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
                 "attention_weights<half_split>(...)");
+  detail::check_tables("attention_weights", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), table,
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
-  detail::write_weights(
-      detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, {}, {}, rules, {&table}}, weights);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights);
 }
 
 }  // namespace ROPE_ABI
@@ -10643,8 +10724,9 @@ class cached_call {
     if constexpr (rotates) {
       if (raw()) {
         const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-        detail::attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {table_}},
-                       threads_);
+        detail::attend(
+            attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
+            threads_);
         return;
       }
     }
@@ -17745,6 +17827,7 @@ struct xpos_growth {
 ///     rotate<half_split>(q, tables.queries(), start);
 ///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
 ///     attention(q, cache.keys(), cache.values(), out);
+///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
 /// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
 /// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
@@ -17762,6 +17845,9 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
+  /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
+  static constexpr bool needs_causal = true;
+
   /// Positions 0 .. count - 1.  Throws: as below
   template <std::integral Count>
   xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
@@ -17872,31 +17958,21 @@ class xpos {
   frequency_table<S> queries_, keys_;
 };
 
-/// Attention of unrotated queries and keys with xPos: rotates copies of both by their tables, then attends.
-///
-/// Parameters are those of `attention<Layout>` with one table; positions are those of the options.
-///
-/// Throws:  as there, and std::invalid_argument if the options are not causal: scores grow with the distance
-/// of
-///          a key ahead of its query; out is then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
-void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const xpos<S>& tables,
-               const attention_options& options = {}) {
-  static_assert(pair_layout<Layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  if (!options.causal)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("attention: xPos needs causal attention, got causal = false"));
-  const head_view<const T> queries = q, keys = k;
-  const detail::attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  detail::check_view("attention", q);
-  detail::check_view("attention", k);
-  detail::check_options("attention", options, shape, true);
-  const auto rotated = detail::rotated_operands<Layout, T>("attention", queries, keys, tables.queries(),
-                                                           tables.keys(), detail::visibility(options, shape));
-  attention(rotated.q, rotated.k, v, out, options);
-}
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_XPOS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_XPOS_GRADIENT_HPP
+#define ROPE_XPOS_GRADIENT_HPP
+
+#include <cstdint>
+
+
+/// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
+
+namespace rope {
+inline namespace ROPE_ABI {
 
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
@@ -17953,6 +18029,6 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xp
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_XPOS_HPP
+#endif  // ROPE_XPOS_GRADIENT_HPP
 
 #endif  // ROPE_ROPE_HPP

@@ -14,10 +14,10 @@ set(levels
   "cache_policy dropout layout owned_array parallel position_maps scratch"
   "frequencies grid_positions multimodal_positions phase positions token_order view"
   "permute scaling table temperature"
-  "attention_options axes fourier given_table model_rope rotate scaling_variants"
+  "attention_options axes fourier given_table model_rope query_key_tables rotate scaling_variants xpos"
   "attention attention_merge gradient import_gguf import_hugging_face kv_cache model_axes model_tables polar ring_cache"
   "rotate_heads video_axes vision_axes"
-  "attention_gradient attention_weights cached_attention describe multi_head_weights xpos"
+  "attention_gradient attention_weights cached_attention describe multi_head_weights xpos_gradient"
   "multi_head_attention"
   "multi_head_attention_gradient"
   "rope")

@@ -9,8 +9,10 @@
 #include <rope/detail/attend.hpp>
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/table_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/layout.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/rotate.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
@@ -49,14 +51,6 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_options("attention", options, shape, rotates);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
-}
-
-/// Queries that see nothing are not rotated, so their positions need no row of the table.
-template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const frequency_table<S>& table, const visibility& rules) {
-  check_rotation<Layout>(function, q, table, known_range{rules.query_range()});
-  check_rotation<Layout>(function, k, table, known_range{rules.key_range()});
 }
 
 /// Whether keys and values of channels C can be read by queries of channels T.
@@ -131,16 +125,17 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param table  rows for the positions of the keys and of every query that sees one, see attention_options
+/// \param tables  one frequency_table, or one for the queries and one for the keys (query_key_tables.hpp), with
+///                rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table; out is then unchanged
+///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal: its
+///          scores grow with the distance of a key ahead of its query; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S,
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
-void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
-               const frequency_table<S>& table, const attention_options& options = {},
-               const Threads& threads = {}) {
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
+               const attention_options& options = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention: name the pairing of the channels, attention<interleaved>(...) or "
@@ -149,12 +144,13 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
       pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
       "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
   using C = std::remove_const_t<K>;
+  detail::check_tables("attention", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
   detail::check_memory("attention", q, k, v, out);
-  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), table, rules);
-  detail::attend(
-      detail::attention_call<T, detail::table_rotation<Layout, S>, C>{q, k, v, out, rules, {&table}},
-      threads);
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES

@@ -13,11 +13,12 @@
 #include <rope/detail/attention_gradient_tasks.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotated_operands.hpp>
+#include <rope/detail/table_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/rotate.hpp>
-#include <rope/table.hpp>
 #include <rope/view.hpp>
 
 /// The backward pass of `attention`.
@@ -167,7 +168,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
-/// The same for `attention<Layout>(q, k, v, out, table, options)`, with the rotation in the graph: q and k
+/// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
 /// are given unrotated, and d_q and d_k are the gradients by them.
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
@@ -179,20 +180,9 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
 ///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (scratch.hpp)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class S, class Threads = this_thread>
+          attention_tables Tables, class Threads = this_thread>
 void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const frequency_table<S>& table,
-                        const attention_options& options = {}, const option_gradients& by_options = {},
-                        const Threads& threads = {}) {
-  attention_gradient<Layout>(q, k, v, out, d_out, d_q, d_k, d_v, table, table, options, by_options, threads);
-}
-
-/// The same where queries and keys turn by tables of their own, as in xPos: tables.queries(), tables.keys().
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class S, class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
-                        const frequency_table<S>& query_table, const frequency_table<S>& key_table,
+                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
@@ -200,15 +190,17 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
       pair_layout<Layout>,
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
+  detail::check_tables("attention_gradient", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options, true);
   const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
-  const auto rotated = detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, query_table,
-                                                        key_table, rule, threads);
+  const auto rotated =
+      detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
   tape.q = rotated.q;
   tape.k = rotated.k;
   detail::differentiate_attention(tape, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(d_q, d_k, query_table, key_table, rule, threads);
+  detail::rotate_gradients_back<Layout>(d_q, d_k, pair, rule, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES

@@ -18,9 +18,10 @@
 #include <rope/detail/integer_range.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/detail/table_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/dropout.hpp>
-#include <rope/table.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/view.hpp>
 
 /// The probabilities of attention themselves, for inspection and plots.
@@ -156,24 +157,26 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
 }
 
-/// The probabilities of unrotated queries and keys, which are rotated by a table on the way.
+/// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, class S>
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables>
 void attention_weights(head_view<Q> q, head_view<K> k,
-                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
-                       const frequency_table<S>& table, const attention_options& options = {}) {
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
+                       const attention_options& options = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
   static_assert(pair_layout<Layout>,
                 "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
                 "attention_weights<half_split>(...)");
+  detail::check_tables("attention_weights", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
-  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), table,
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
-  detail::write_weights(
-      detail::attention_call<T, detail::table_rotation<Layout, S>>{q, k, {}, {}, rules, {&table}}, weights);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights);
 }
 
 }  // namespace ROPE_ABI

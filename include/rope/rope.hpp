@@ -38,6 +38,7 @@
 #include <rope/polar.hpp>
 #include <rope/position_maps.hpp>
 #include <rope/positions.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/ring_cache.hpp>
 #include <rope/rotate.hpp>
 #include <rope/rotate_heads.hpp>
@@ -52,5 +53,6 @@
 #include <rope/view.hpp>
 #include <rope/vision_axes.hpp>
 #include <rope/xpos.hpp>
+#include <rope/xpos_gradient.hpp>
 
 #endif  // ROPE_ROPE_HPP

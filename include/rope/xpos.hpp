@@ -11,26 +11,16 @@
 #include <type_traits>
 #include <vector>
 
-#include <rope/attention.hpp>
-#include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/exact.hpp>
 #include <rope/detail/given_entries.hpp>
-#include <rope/detail/gradient_kernel.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/range_phases.hpp>
-#include <rope/detail/rotated_operands.hpp>
 #include <rope/detail/small_angles.hpp>
 #include <rope/detail/table_row.hpp>
-#include <rope/detail/visibility.hpp>
 #include <rope/frequencies.hpp>
-#include <rope/layout.hpp>
 #include <rope/owned_array.hpp>
-#include <rope/parallel.hpp>
-#include <rope/positions.hpp>
-#include <rope/rotate.hpp>
 #include <rope/table.hpp>
-#include <rope/view.hpp>
 
 /// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
 /// shrinks exponentially with the position, and keys the opposite way to queries:
@@ -85,6 +75,7 @@ struct xpos_growth {
 ///     rotate<half_split>(q, tables.queries(), start);
 ///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
 ///     attention(q, cache.keys(), cache.values(), out);
+///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
 /// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
 /// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
@@ -102,6 +93,9 @@ struct xpos_growth {
 template <class S = float>
 class xpos {
  public:
+  /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
+  static constexpr bool needs_causal = true;
+
   /// Positions 0 .. count - 1.  Throws: as below
   template <std::integral Count>
   xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
@@ -211,84 +205,6 @@ class xpos {
   xpos_growth growth_;
   frequency_table<S> queries_, keys_;
 };
-
-/// Attention of unrotated queries and keys with xPos: rotates copies of both by their tables, then attends.
-///
-/// Parameters are those of `attention<Layout>` with one table; positions are those of the options.
-///
-/// Throws:  as there, and std::invalid_argument if the options are not causal: scores grow with the distance
-/// of
-///          a key ahead of its query; out is then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, class S>
-void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const xpos<S>& tables,
-               const attention_options& options = {}) {
-  static_assert(pair_layout<Layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  if (!options.causal)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("attention: xPos needs causal attention, got causal = false"));
-  const head_view<const T> queries = q, keys = k;
-  const detail::attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
-  detail::check_view("attention", q);
-  detail::check_view("attention", k);
-  detail::check_options("attention", options, shape, true);
-  const auto rotated = detail::rotated_operands<Layout, T>("attention", queries, keys, tables.queries(),
-                                                           tables.keys(), detail::visibility(options, shape));
-  attention(rotated.q, rotated.k, v, out, options);
-}
-
-/// Which of the two tables heads were rotated by.
-enum class xpos_side { queries, keys };
-
-/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
-///
-///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
-///
-/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (gradient.hpp) this is the same
-/// before and after the rotation, so x and d_x may be from either side of it.
-///
-/// \param side        whether x are queries or keys
-/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
-/// \param positions, threads  as in `rotate`
-///
-/// Returns:   [pairs]
-/// Throws:    as `angle_gradient`
-/// Accuracy:  products and sums in double, in one order whatever the threads
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                     const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rate_gradient: name the pairing of the channels, "
-                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
-  const double sign = side == xpos_side::queries ? 1 : -1;
-  return detail::weighted_sums<Layout, detail::part::along>(
-      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
-        return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
-      });
-}
-
-/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                      const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "inv_freq_gradient: name the pairing of the channels, "
-                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
-  return detail::weighted_sums<Layout, detail::part::across>(
-      heads, gradient, tables.queries().pairs(), 1, threads,
-      [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
-}
 
 }  // namespace ROPE_ABI
 }  // namespace rope

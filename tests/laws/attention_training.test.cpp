@@ -13,6 +13,7 @@
 #include <rope/attention.hpp>
 #include <rope/gradient.hpp>
 #include <rope/xpos.hpp>
+#include <rope/xpos_gradient.hpp>
 
 #include "support/catch.hpp"
 #include "support/random.hpp"
@@ -194,9 +195,9 @@ TEST_CASE("the backward pass with xPos reaches the rates") {
     auto out = m.output(rotation);
     const auto q = m.of_queries(m.q, head_dim), k = m.of_keys(m.k, head_dim),
                by_q = m.of_queries(d_q, head_dim), by_k = m.of_keys(d_k, head_dim);
-    rope::attention_gradient<half_split>(
-        q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
-        by_q, by_k, m.of_keys(d_v, value_dim), rotation.queries(), rotation.keys(), options);
+    rope::attention_gradient<half_split>(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
+                                         m.of_queries(m.upstream, value_dim), by_q, by_k,
+                                         m.of_keys(d_v, value_dim), rotation, options);
     const auto loss = [&] { return m.loss(rotation); };
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);

@@ -399,11 +399,13 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
         });
   check(table, other,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, other, options);
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+                                               rope::query_key_tables(table, other), options);
         });
   check(table, other,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, other, options, {},
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+                                               rope::query_key_tables(table, other), options, {},
                                                testing::own_threads{3});
         });
 }

@@ -12,6 +12,7 @@
 #include <rope/detail/packet.hpp>
 #include <rope/detail/rotation.hpp>
 #include <rope/detail/visibility.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -27,13 +28,13 @@ struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by a table while they are read.
+/// Queries and keys that are rotated by their tables while they are read.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
   using Layout = L;
   using scalar = S;
-  const frequency_table<S>* table;
+  query_key_tables<S> tables;
 };
 
 /// A checked call of attention.
@@ -110,14 +111,13 @@ struct row_buffers {
 
 /// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
 /// head_dim] with the bits of `rotate`.
-template <class T, class Turn, class Source>
+template <class Layout, class T, class S, class Source>
 void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const Turn& turn, const Source& positions, T* to) {
+                 const frequency_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  using S = typename std::remove_cvref_t<decltype(*turn.table)>::scalar;
-  rotation<typename Turn::Layout, false, T, S, Source>(from, out, *turn.table, positions).run(0, tokens);
+  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
 /// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
@@ -128,14 +128,17 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   const head_view<const C>& k = call.k;
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, call.turn.table, b, first};
+    using Layout = typename Turn::Layout;
+    const frequency_table<typename Turn::scalar>& table = call.turn.tables.keys();
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table, b, first};
     if constexpr (std::is_same_v<T, C>) {
-      rotate_into(k, b, first, count, kv, Index{1}, call.turn, positions, buffers.turned);
+      rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
       for (Index n = 0; n < count; ++n)
         widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
       const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
-      rotate_into(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, call.turn, positions, buffers.turned);
+      rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
+                          buffers.turned);
     }
     return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
   } else {
@@ -160,8 +163,8 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
   const T* rows = call.q.at(b, i, kv * group);
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
-    rotate_into(call.q, b, i, Index{1}, kv * group, group, call.turn, query_positions_from{&call.rules, b, i},
-                buffers.turned);
+    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, kv * group, group, call.turn.tables.queries(),
+                                       query_positions_from{&call.rules, b, i}, buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }

@@ -199,8 +199,9 @@ class cached_call {
     if constexpr (rotates) {
       if (raw()) {
         const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
-        detail::attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {table_}},
-                       threads_);
+        detail::attend(
+            attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
+            threads_);
         return;
       }
     }

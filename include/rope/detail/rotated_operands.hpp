@@ -10,6 +10,7 @@
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/positions.hpp>
+#include <rope/query_key_tables.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
@@ -66,9 +67,9 @@ struct rotated_pair {
 /// Throws:    as `rotate`, before anything is written
 template <class Layout, class T, class S, class Threads = this_thread>
 rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
-                                 const head_view<const T>& k, const frequency_table<S>& query_table,
-                                 const frequency_table<S>& key_table, const visibility& rule,
-                                 const Threads& threads = {}) {
+                                 const head_view<const T>& k, const query_key_tables<S>& tables,
+                                 const visibility& rule, const Threads& threads = {}) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   const attending_queries query_positions = {rule, query_table.first()};
   const attended_keys key_positions = {rule, key_table.first()};
   check_rotation<Layout>(function, q, query_table, query_positions);
@@ -86,8 +87,9 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
 /// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
 template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
-                           const frequency_table<S>& query_table, const frequency_table<S>& key_table,
-                           const visibility& rule, const Threads& threads) {
+                           const query_key_tables<S>& tables, const visibility& rule,
+                           const Threads& threads) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
   if (query_table.rows() > 0)
     rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
                                 way_back::transpose);
