@@ -1514,125 +1514,14 @@ A saturated_to(double x) {
 
 #endif  // ROPE_DETAIL_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATION_HPP
-#define ROPE_DETAIL_ROTATION_HPP
+#ifndef ROPE_DETAIL_ROTATION_PASS_HPP
+#define ROPE_DETAIL_ROTATION_PASS_HPP
 
 #include <algorithm>  // std::copy, std::min, std::max
 #include <cmath>
 #include <cstdint>
-#include <functional>  // std::less
-#include <limits>
-#include <string>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_LAYOUT_CHECK_HPP
-#define ROPE_DETAIL_LAYOUT_CHECK_HPP
-
-#include <algorithm>  // std::fill_n
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_LAYOUT_HPP
-#define ROPE_LAYOUT_HPP
-
-#include <concepts>  // std::convertible_to
-
-
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-
-namespace detail {
-
-/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
-struct unnamed_layout {};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_LAYOUT_HPP
-
-/// Whether a caller's own layout is one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A layout names every channel of [0, 2 * pairs) once: a channel that two pairs named would turn twice, and
-/// no inverse would lead back. Channels are looked at so many at a time that their marks fit the stack.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
-                           "), got ", u, " and ", v, " for pair ", i));
-    }
-    constexpr Index at_once = 1024;
-    bool named[at_once];
-    for (Index begin = 0; begin < channels; begin += at_once) {
-      std::fill_n(named, at_once, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= at_once) continue;
-          if (named[channel - begin])
-            ROPE_THROW(std::invalid_argument,
-                       message(function, ": the layout must name every channel of [0, ", channels,
-                               ") once, got channel ", channel, " again for pair ", i));
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_LAYOUT_CHECK_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_DETAIL_ROTATE_KERNEL_HPP
@@ -1935,6 +1824,62 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 #endif
 
 #endif  // ROPE_DETAIL_PACKET_PAIRS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_LAYOUT_HPP
+#define ROPE_LAYOUT_HPP
+
+#include <concepts>  // std::convertible_to
+
+
+/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
+/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
+/// has a default.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
+/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+
+namespace detail {
+
+/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+struct unnamed_layout {};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_LAYOUT_HPP
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -2246,305 +2191,6 @@ struct table_view {
 
 #endif  // ROPE_DETAIL_TABLE_VIEW_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_DETAIL_VIEW_CHECKS_HPP
-
-#include <functional>  // std::less
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_VIEW_HPP
-#define ROPE_VIEW_HPP
-
-#include <algorithm>  // std::max
-#include <concepts>
-#include <limits>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TENSOR_SHAPE_HPP
-#define ROPE_DETAIL_TENSOR_SHAPE_HPP
-
-#include <concepts>
-#include <type_traits>
-
-
-/// What Eigen::Tensor and TensorMap show of themselves, without including them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A tensor of that rank, whose elements lie next to each other.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_TENSOR_SHAPE_HPP
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.data += first;
-    window.head_dim = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.data += first * head_stride;
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.data += first * token_stride;
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
-}
-
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VIEW_HPP
-
-/// What can be wrong with the views of a call, whatever the call is.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class T>
-void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-}
-
-/// Views of something are of memory; one that only tells a shape is not given to this.
-template <class... T>
-void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  };
-  (check_one(views), ...);
-}
-
-/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
-/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
-/// one, as in a window of one array.
-template <class T>
-bool holds_channel(const head_view<T>& x, const T* place) {
-  if (std::less<const T*>{}(place, x.data)) return false;
-  struct axis {
-    Index extent, stride;
-  };
-  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
-  const auto order = [&axes](int longer, int shorter) {
-    if (axes[longer].stride < axes[shorter].stride) {
-      const axis other = axes[longer];
-      axes[longer] = axes[shorter];
-      axes[shorter] = other;
-    }
-  };
-  order(0, 1);
-  order(1, 2);
-  order(0, 1);
-  Index rest = place - x.data;
-  for (const axis& a : axes) {
-    if (a.extent == 1 || a.stride <= 0) continue;
-    if (rest / a.stride >= a.extent) return false;
-    rest %= a.stride;
-  }
-  return rest < x.head_dim;
-}
-
-/// Whether the first channel of one view is found to be a channel of the other.
-template <class T>
-bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
-  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_VIEW_CHECKS_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_WORKSPACE_HPP
 #define ROPE_DETAIL_WORKSPACE_HPP
 
@@ -2743,444 +2389,6 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 }  // namespace rope
 
 #endif  // ROPE_PARALLEL_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITIONS_HPP
-#define ROPE_POSITIONS_HPP
-
-#include <algorithm>  // std::min, std::max
-#include <cstdint>
-#include <limits>
-#include <memory>  // std::shared_ptr
-#include <type_traits>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_INTEGER_LIST_HPP
-#define ROPE_DETAIL_INTEGER_LIST_HPP
-
-#include <concepts>
-#include <cstddef>
-#include <iterator>  // std::data
-#include <memory>  // std::shared_ptr
-#include <span>
-#include <type_traits>
-#include <utility>  // std::declval
-#include <vector>
-
-
-/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
-/// memory and its strides is believed, and a type that does not say it is not a list.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-
-  /// The same list, if it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
-    return *this;
-  }
-};
-
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-
-/// One whose coefficients are in memory, at strides that it tells.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-
-/// What data() of a container, or an array, points to.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    (tensor<const X, 1> || tensor<const X, 2>);
-
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
-/// would take a strided view for one.
-template <class X>
-concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
-
-/// Integers that can be read where they are.
-template <class X>
-concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
-
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-
-/// A list that the caller keeps, if it is a vector.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-
-/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked. The memory is shared by the copies of what reads it.
-template <class Integer>
-struct evaluated_list {
-  std::shared_ptr<const std::vector<Integer>> memory;
-  integer_list<Integer> list;
-
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
-    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
-    memory = values;
-    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
-  }
-};
-
-/// How a call keeps the positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_INTEGER_LIST_HPP
-
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
-/// them past 256, and a float not past 2^24.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept position_integer = detail::whole_number<Integer>;
-
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
-/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
-template <class X>
-concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
-/// of different length.
-///
-/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
-/// Throws:    std::invalid_argument if starts are a matrix
-template <position_integer Integer>
-struct row_starts {
-  detail::integer_list<Integer> starts;
-
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-};
-template <position_list X>
-row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
-/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
-///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
-///            memory, outlive the call they are given to
-/// Throws:    std::invalid_argument if one of them is a matrix
-template <position_integer Integer>
-struct segments {
-  detail::integer_list<Integer> offsets;
-  detail::integer_list<Integer> starts = {};
-
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-};
-template <position_list X>
-segments(const X&) -> segments<detail::integer_of<X>>;
-template <position_list X, position_list Y>
-segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
-
-namespace detail {
-
-/// The smallest and the largest position of a call; empty when it has no token.
-struct position_range {
-  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
-  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
-
-  void include(std::int64_t position) {
-    smallest = (std::min)(smallest, position);
-    largest = (std::max)(largest, position);
-  }
-  bool empty() const { return largest < smallest; }
-};
-
-/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
-/// the largest one.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
-
-/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
-  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
-}
-
-// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
-// what asks for no table either need not know where a call ends.
-
-/// Token t of every row is at start + t.
-struct contiguous_positions {
-  std::int64_t start;
-
-  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
-    return range;
-  }
-};
-
-/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
-struct listed_positions {
-  integer_list<Integer> ids;
-  Index row_stride;
-
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
-                       : 0) {}
-
-  std::int64_t operator()(Index b, Index t) const {
-    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    const Index count = ids.size();
-    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
-    if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
-    }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
-    position_range range;
-    for (Index r = 0; r < ids.rows; ++r)
-      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
-    return batch > 0 ? range : position_range{};
-  }
-};
-
-/// Those of an expression, which its value outlives.
-template <class Integer>
-struct evaluated_positions : listed_positions<Integer> {
-  std::shared_ptr<const std::vector<Integer>> memory;
-
-  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
-      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
-};
-
-template <class Integer>
-struct started_rows {
-  integer_list<Integer> starts;
-
-  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
-    position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
-    return range;
-  }
-};
-
-template <class Integer>
-struct segmented_positions {
-  integer_list<Integer> offsets;
-  integer_list<Integer> starts;
-
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that does not start behind t is in [segment, last).
-    Index segment = 0, last = offsets.size();
-    while (last - segment > 1) {
-      const Index middle = segment + (last - segment) / 2;
-      (as_position(offsets[middle]) <= t ? segment : last) = middle;
-    }
-    return advance(start_of(segment), t - as_position(offsets[segment]));
-  }
-  position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
-    if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
-    position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end < begin)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
-                                                  offsets[s], " before ", offsets[s + 1]));
-      if (end == begin) continue;
-      // No difference overflows: the first offset is 0, and none so far was below the one before.
-      const std::int64_t length = end - begin;
-      range.include(start_of(s));
-      range.include(advance(start_of(s), length - 1));
-    }
-    return range;
-  }
-  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
-};
-
-/// The caller's positions in one of the forms above.
-template <position_integer Integer>
-contiguous_positions position_source(Integer start, Index /*tokens*/) {
-  return {as_position(start)};
-}
-template <position_list X>
-auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
-}
-template <class Integer>
-evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
-}
-template <class Integer>
-started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
-  return {rows.starts};
-}
-template <class Integer>
-segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
-  return {ragged.offsets, ragged.starts};
-}
-
-}  // namespace detail
-
-/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
-template <class P>
-concept position_form = requires(const P& positions) {
-  detail::position_source(positions, Index{});
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITIONS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLE_HPP
 #define ROPE_TABLE_HPP
@@ -4317,88 +3525,240 @@ class frequency_table {
 }  // namespace rope
 
 #endif  // ROPE_TABLE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_VIEW_HPP
+#define ROPE_VIEW_HPP
 
-/// What can be wrong with a call of rotate, and the order in which a right one passes through memory.
+#include <algorithm>  // std::max
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_TENSOR_SHAPE_HPP
+#define ROPE_DETAIL_TENSOR_SHAPE_HPP
+
+#include <concepts>
+#include <type_traits>
+
+
+/// What Eigen::Tensor and TensorMap show of themselves, without including them.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// A tensor of that rank, whose elements lie next to each other.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+
 template <class X>
-inline constexpr bool is_head_view = false;
-template <class T>
-inline constexpr bool is_head_view<head_view<T>> = true;
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
-/// Whether the view covers every element between its first and its last one.
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_TENSOR_SHAPE_HPP
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
 template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+/// elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
   }
-  return ascends && last + 1 == x.size();
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.data += first;
+    window.head_dim = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
+                           (std::max)(d, Index{1})};
+  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
 }
 
-/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
-/// of 1 is never taken, so it may be anything.
 template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
 }
 
-/// How positions were given, where one of them alone does not show it.
-template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
-}
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  if (tokens == 1) return {};
-  std::string text = ", got positions ";
-  append(text, positions.start);
-  append(text, " to ");
-  append(text, advance(positions.start, tokens - 1));
-  append(text, " (start ");
-  append(text, positions.start);
-  append(text, ", ");
-  append(text, tokens);
-  append(text, " tokens)");
-  return text;
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
-template <class Layout, class S, class Source>
-void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const frequency_table<S>& table, const Source& positions) {
-  if (table.rotary_dim() > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", head_dim));
-  const position_range range = positions.range(function, batch, tokens);
-  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
-  check_layout<Layout>(function, table.pairs());
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
-template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
-                    const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
-  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_VIEW_HPP
+
+/// The order in which a checked call of rotate passes through memory.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
+/// which carries gradients, multiplies by it once more.
+enum class way_back { inverse, transpose };
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
@@ -4425,20 +3785,6 @@ bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
-
-/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
-template <class S>
-void check_inverse(const char* function, const frequency_table<S>& table) {
-  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
-  if (table.attention_factor() > largest)
-    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
-                                              " for its inverse to be a number of the table's type, got ",
-                                              table.attention_factor()));
-}
-
-/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
-/// which carries gradients, multiplies by it once more.
-enum class way_back { inverse, transpose };
 
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
@@ -4563,7 +3909,7 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATION_HPP
+#endif  // ROPE_DETAIL_ROTATION_PASS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_DETAIL_VISIBILITY_HPP
 #define ROPE_DETAIL_VISIBILITY_HPP
@@ -4574,6 +3920,444 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 #include <limits>
 #include <span>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_HPP
+#define ROPE_POSITIONS_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstdint>
+#include <limits>
+#include <memory>  // std::shared_ptr
+#include <type_traits>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_INTEGER_LIST_HPP
+#define ROPE_DETAIL_INTEGER_LIST_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <iterator>  // std::data
+#include <memory>  // std::shared_ptr
+#include <span>
+#include <type_traits>
+#include <utility>  // std::declval
+#include <vector>
+
+
+/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
+/// memory and its strides is believed, and a type that does not say it is not a list.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+
+/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+
+  /// The same list, if it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      ROPE_THROW(std::invalid_argument,
+                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+    return *this;
+  }
+};
+
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+
+/// One whose coefficients are in memory, at strides that it tells.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+
+/// What data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    (tensor<const X, 1> || tensor<const X, 2>);
+
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
+/// would take a strided view for one.
+template <class X>
+concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+
+/// Integers that can be read where they are.
+template <class X>
+concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+
+/// A list that the caller keeps, if it is a vector.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+
+/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
+/// others after it was checked. The memory is shared by the copies of what reads it.
+template <class Integer>
+struct evaluated_list {
+  std::shared_ptr<const std::vector<Integer>> memory;
+  integer_list<Integer> list;
+
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
+    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
+    memory = values;
+    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+  }
+};
+
+/// How a call keeps the positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_INTEGER_LIST_HPP
+
+/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
+/// them past 256, and a float not past 2^24.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
+
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
+/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+template <class X>
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+
+/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
+/// of different length.
+///
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
+template <position_integer Integer>
+struct row_starts {
+  detail::integer_list<Integer> starts;
+
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+};
+template <position_list X>
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
+
+/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
+/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
+///            memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
+template <position_integer Integer>
+struct segments {
+  detail::integer_list<Integer> offsets;
+  detail::integer_list<Integer> starts = {};
+
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+};
+template <position_list X>
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
+
+namespace detail {
+
+/// The smallest and the largest position of a call; empty when it has no token.
+struct position_range {
+  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
+
+  void include(std::int64_t position) {
+    smallest = (std::min)(smallest, position);
+    largest = (std::max)(largest, position);
+  }
+  bool empty() const { return largest < smallest; }
+};
+
+/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
+/// the largest one.
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+
+/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
+  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+}
+
+// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
+// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
+// what asks for no table either need not know where a call ends.
+
+/// Token t of every row is at start + t.
+struct contiguous_positions {
+  std::int64_t start;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(start);
+      range.include(advance(start, tokens - 1));
+    }
+    return range;
+  }
+};
+
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
+template <class Integer>
+struct listed_positions {
+  integer_list<Integer> ids;
+  Index row_stride;
+
+  listed_positions(const integer_list<Integer>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
+
+  std::int64_t operator()(Index b, Index t) const {
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
+                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+    }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    position_range range;
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
+    return batch > 0 ? range : position_range{};
+  }
+};
+
+/// Those of an expression, which its value outlives.
+template <class Integer>
+struct evaluated_positions : listed_positions<Integer> {
+  std::shared_ptr<const std::vector<Integer>> memory;
+
+  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
+      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+};
+
+template <class Integer>
+struct started_rows {
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    if (starts.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+    position_range range;
+    if (tokens == 0) return range;
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
+    }
+    return range;
+  }
+};
+
+template <class Integer>
+struct segmented_positions {
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    // The last segment that does not start behind t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
+    return advance(start_of(segment), t - as_position(offsets[segment]));
+  }
+  position_range range(const char* function, Index /*batch*/, Index tokens) const {
+    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
+    if (!starts.empty() && starts.size() + 1 != offsets.size())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
+                         " for ", offsets.size() - 1, " segments"));
+    position_range range;
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end < begin)
+        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
+                                                  offsets[s], " before ", offsets[s + 1]));
+      if (end == begin) continue;
+      // No difference overflows: the first offset is 0, and none so far was below the one before.
+      const std::int64_t length = end - begin;
+      range.include(start_of(s));
+      range.include(advance(start_of(s), length - 1));
+    }
+    return range;
+  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+};
+
+/// The caller's positions in one of the forms above.
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
+  return {as_position(start)};
+}
+template <position_list X>
+auto position_source(const X& ids, Index tokens) {
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class Integer>
+evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids, tokens};
+}
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
+  return {rows.starts};
+}
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
+  return {ragged.offsets, ragged.starts};
+}
+
+}  // namespace detail
+
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+template <class P>
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_HPP
 
 /// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
 /// a mask decides.
@@ -4604,12 +4388,6 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   if (b_begin <= a_end) return {a_begin, end, end, end};
   return {a_begin, a_end, b_begin, end};
 }
-
-/// Positions whose extremes are known, as check_rotation takes them.
-struct known_range {
-  position_range known;
-  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
-};
 
 /// The keys that the rules of position admit for a query, or for some query of several: those at
 /// [near_first, near_last], and the sinks at [0, sinks_end).
@@ -6648,6 +6426,246 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 #ifndef ROPE_DETAIL_TABLE_CHECKS_HPP
 #define ROPE_DETAIL_TABLE_CHECKS_HPP
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_ROTATION_CHECKS_HPP
+#define ROPE_DETAIL_ROTATION_CHECKS_HPP
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_LAYOUT_CHECK_HPP
+#define ROPE_DETAIL_LAYOUT_CHECK_HPP
+
+#include <algorithm>  // std::fill_n
+#include <type_traits>
+
+
+/// Whether a caller's own layout is one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A layout names every channel of [0, 2 * pairs) once: a channel that two pairs named would turn twice, and
+/// no inverse would lead back. Channels are looked at so many at a time that their marks fit the stack.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for the library's own layouts; else one walk over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the layout must map a pair to two channels of [0, ", channels,
+                           "), got ", u, " and ", v, " for pair ", i));
+    }
+    constexpr Index at_once = 1024;
+    bool named[at_once];
+    for (Index begin = 0; begin < channels; begin += at_once) {
+      std::fill_n(named, at_once, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= at_once) continue;
+          if (named[channel - begin])
+            ROPE_THROW(std::invalid_argument,
+                       message(function, ": the layout must name every channel of [0, ", channels,
+                               ") once, got channel ", channel, " again for pair ", i));
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_LAYOUT_CHECK_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_DETAIL_VIEW_CHECKS_HPP
+#define ROPE_DETAIL_VIEW_CHECKS_HPP
+
+#include <functional>  // std::less
+#include <utility>     // std::pair
+
+
+/// What can be wrong with the views of a call, whatever the call is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
+
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Views of something are of memory; one that only tells a shape is not given to this.
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check_one = [function](const auto& x) {
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check_one(views), ...);
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
+}
+
+/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
+/// of 1 is never taken, so it may be anything.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+}
+
+/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
+/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
+/// one, as in a window of one array.
+template <class T>
+bool holds_channel(const head_view<T>& x, const T* place) {
+  if (std::less<const T*>{}(place, x.data)) return false;
+  struct axis {
+    Index extent, stride;
+  };
+  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
+  const auto order = [&axes](int longer, int shorter) {
+    if (axes[longer].stride < axes[shorter].stride) {
+      const axis other = axes[longer];
+      axes[longer] = axes[shorter];
+      axes[shorter] = other;
+    }
+  };
+  order(0, 1);
+  order(1, 2);
+  order(0, 1);
+  Index rest = place - x.data;
+  for (const axis& a : axes) {
+    if (a.extent == 1 || a.stride <= 0) continue;
+    if (rest / a.stride >= a.extent) return false;
+    rest %= a.stride;
+  }
+  return rest < x.head_dim;
+}
+
+/// Whether the first channel of one view is found to be a channel of the other.
+template <class T>
+bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
+  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_VIEW_CHECKS_HPP
+
+/// What can be wrong with a call that rotates, found before anything is written.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Positions whose extremes are known, as check_rotation takes them.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
+/// How positions were given, where one of them alone does not show it.
+template <class Source>
+std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
+  return {};
+}
+inline std::string as_given(const contiguous_positions& positions, Index tokens) {
+  if (tokens == 1) return {};
+  std::string text = ", got positions ";
+  append(text, positions.start);
+  append(text, " to ");
+  append(text, advance(positions.start, tokens - 1));
+  append(text, " (start ");
+  append(text, positions.start);
+  append(text, ", ");
+  append(text, tokens);
+  append(text, " tokens)");
+  return text;
+}
+
+/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
+template <class Layout, class S, class Source>
+void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
+                    const frequency_table<S>& table, const Source& positions) {
+  if (table.rotary_dim() > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              table.rotary_dim(), " of ", head_dim));
+  const position_range range = positions.range(function, batch, tokens);
+  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
+    ROPE_THROW(std::out_of_range, message(function, ": position ",
+                                          table.contains(range.smallest) ? range.largest : range.smallest,
+                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
+                                          as_given(positions, tokens).c_str()));
+  check_layout<Layout>(function, table.pairs());
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
+}
+
+/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+template <class S>
+void check_inverse(const char* function, const frequency_table<S>& table) {
+  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
+  if (table.attention_factor() > largest)
+    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
+                                              " for its inverse to be a number of the table's type, got ",
+                                              table.attention_factor()));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_DETAIL_ROTATION_CHECKS_HPP
 
 /// What can be wrong with the tables that a call of attention rotates by.
 
@@ -10219,7 +10237,7 @@ class ring_cache {
   ///          the cache holds keys that it rotated itself
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
-    check_new(k, v, counts);
+    memory_.check_new("ring_cache::append", k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
     store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
@@ -10339,10 +10357,6 @@ class ring_cache {
       if (n > 0) return false;
     return true;
   }
-  template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v, const detail::row_counts& counts) const {
-    memory_.check_new("ring_cache::append", k, v, counts);
-  }
   /// Whether row b has overwritten none of tokens [first, last); sinks never are.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
@@ -10353,7 +10367,7 @@ class ring_cache {
   template <class Layout, class K, class V, class S>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
                      const detail::row_counts& counts) {
-    check_new(k, v, counts);
+    memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)

@@ -10,6 +10,7 @@
 #include <rope/detail/attention_rows.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/table_checks.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/layout.hpp>
 #include <rope/query_key_tables.hpp>

@@ -14,6 +14,7 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/rotated_operands.hpp>
 #include <rope/detail/table_checks.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>

@@ -13,7 +13,7 @@
 #include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/packet.hpp>    // arithmetic
-#include <rope/detail/rotation.hpp>  // check_view
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/weighted_sum.hpp>
 #include <rope/view.hpp>
 

@@ -8,6 +8,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/gradient_kernel.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/layout.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>

@@ -15,6 +15,7 @@
 #include <rope/detail/cache_rows.hpp>
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/rotation_checks.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/layout.hpp>
 #include <rope/positions.hpp>

@@ -13,7 +13,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/moved_index.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/layout.hpp>
 #include <rope/owned_array.hpp>

@@ -16,6 +16,7 @@
 #include <rope/detail/key_rotation.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/newest_tokens.hpp>
+#include <rope/detail/rotation_checks.hpp>
 #include <rope/detail/row_counts.hpp>
 #include <rope/layout.hpp>
 #include <rope/positions.hpp>
@@ -115,7 +116,7 @@ class ring_cache {
   ///          the cache holds keys that it rotated itself
   template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
-    check_new(k, v, counts);
+    memory_.check_new("ring_cache::append", k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
     store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
@@ -235,10 +236,6 @@ class ring_cache {
       if (n > 0) return false;
     return true;
   }
-  template <class K, class V>
-  void check_new(const head_view<K>& k, const head_view<V>& v, const detail::row_counts& counts) const {
-    memory_.check_new("ring_cache::append", k, v, counts);
-  }
   /// Whether row b has overwritten none of tokens [first, last); sinks never are.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
@@ -249,7 +246,7 @@ class ring_cache {
   template <class Layout, class K, class V, class S>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
                      const detail::row_counts& counts) {
-    check_new(k, v, counts);
+    memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)

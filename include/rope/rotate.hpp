@@ -7,7 +7,8 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/view_checks.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>

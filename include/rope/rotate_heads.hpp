@@ -8,7 +8,7 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
 #include <rope/layout.hpp>
 #include <rope/parallel.hpp>
 #include <rope/positions.hpp>

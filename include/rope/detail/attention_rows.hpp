@@ -10,7 +10,7 @@
 #include <rope/config.hpp>
 #include <rope/detail/infinities.hpp>
 #include <rope/detail/packet.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/query_key_tables.hpp>
 #include <rope/table.hpp>

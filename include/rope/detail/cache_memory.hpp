@@ -13,9 +13,10 @@
 #include <rope/detail/message.hpp>
 #include <rope/detail/moved_index.hpp>
 #include <rope/detail/packet.hpp>  // arithmetic
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/row_counts.hpp>
-#include <rope/detail/rotation.hpp>
 #include <rope/detail/storage.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/positions.hpp>
 #include <rope/table.hpp>

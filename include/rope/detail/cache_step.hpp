@@ -12,8 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/detail/cached_options.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/rotation_checks.hpp>
 #include <rope/detail/row_counts.hpp>
-#include <rope/detail/rotation.hpp>
 #include <rope/detail/visibility.hpp>  // known_range
 #include <rope/kv_cache.hpp>
 #include <rope/layout.hpp>

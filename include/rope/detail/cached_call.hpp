@@ -16,7 +16,10 @@
 #include <rope/detail/cached_options.hpp>
 #include <rope/detail/exact.hpp>
 #include <rope/detail/message.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/row_counts.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/kv_cache.hpp>

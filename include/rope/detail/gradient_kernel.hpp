@@ -9,7 +9,8 @@
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/view_checks.hpp>
 #include <rope/owned_array.hpp>
 #include <rope/parallel.hpp>
 #include <rope/table.hpp>

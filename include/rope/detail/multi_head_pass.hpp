@@ -13,7 +13,8 @@
 #include <rope/detail/head_norm.hpp>
 #include <rope/detail/message.hpp>
 #include <rope/detail/projection_products.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/gradient.hpp>  // rotate_gradient
 #include <rope/multi_head_weights.hpp>

@@ -6,7 +6,8 @@
 
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
+#include <rope/detail/rotation_pass.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/detail/workspace.hpp>
 #include <rope/positions.hpp>

@@ -5,7 +5,7 @@
 #include <rope/attention_options.hpp>
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
-#include <rope/detail/rotation.hpp>
+#include <rope/detail/rotation_checks.hpp>
 #include <rope/detail/visibility.hpp>
 #include <rope/query_key_tables.hpp>
 #include <rope/view.hpp>

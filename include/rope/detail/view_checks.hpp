@@ -3,6 +3,7 @@
 #define ROPE_DETAIL_VIEW_CHECKS_HPP
 
 #include <functional>  // std::less
+#include <utility>     // std::pair
 
 #include <rope/config.hpp>
 #include <rope/detail/message.hpp>
@@ -13,6 +14,11 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
 
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
@@ -34,6 +40,33 @@ void check_memory(const char* function, const head_view<T>&... views) {
                                                 ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
   };
   (check_one(views), ...);
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
+}
+
+/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
+/// of 1 is never taken, so it may be anything.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
 }
 
 /// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,

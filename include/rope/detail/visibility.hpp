@@ -43,12 +43,6 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   return {a_begin, a_end, b_begin, end};
 }
 
-/// Positions whose extremes are known, as check_rotation takes them.
-struct known_range {
-  position_range known;
-  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
-};
-
 /// The keys that the rules of position admit for a query, or for some query of several: those at
 /// [near_first, near_last], and the sinks at [0, sinks_end).
 struct position_rule {

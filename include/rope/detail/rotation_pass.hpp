@@ -1,109 +1,29 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATION_HPP
-#define ROPE_DETAIL_ROTATION_HPP
+#ifndef ROPE_DETAIL_ROTATION_PASS_HPP
+#define ROPE_DETAIL_ROTATION_PASS_HPP
 
 #include <algorithm>  // std::copy, std::min, std::max
 #include <cmath>
 #include <cstdint>
-#include <functional>  // std::less
-#include <limits>
-#include <string>
 #include <type_traits>
 
 #include <rope/config.hpp>
-#include <rope/detail/layout_check.hpp>
-#include <rope/detail/message.hpp>
 #include <rope/detail/rotate_kernel.hpp>
 #include <rope/detail/table_view.hpp>
-#include <rope/detail/view_checks.hpp>
 #include <rope/detail/workspace.hpp>
-#include <rope/layout.hpp>
 #include <rope/parallel.hpp>
-#include <rope/positions.hpp>
 #include <rope/table.hpp>
 #include <rope/view.hpp>
 
-/// What can be wrong with a call of rotate, and the order in which a right one passes through memory.
+/// The order in which a checked call of rotate passes through memory.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-template <class X>
-inline constexpr bool is_head_view = false;
-template <class T>
-inline constexpr bool is_head_view<head_view<T>> = true;
-
-/// Whether the view covers every element between its first and its last one.
-template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
-  }
-  return ascends && last + 1 == x.size();
-}
-
-/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
-/// of 1 is never taken, so it may be anything.
-template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
-}
-
-/// How positions were given, where one of them alone does not show it.
-template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
-}
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  if (tokens == 1) return {};
-  std::string text = ", got positions ";
-  append(text, positions.start);
-  append(text, " to ");
-  append(text, advance(positions.start, tokens - 1));
-  append(text, " (start ");
-  append(text, positions.start);
-  append(text, ", ");
-  append(text, tokens);
-  append(text, " tokens)");
-  return text;
-}
-
-/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
-template <class Layout, class S, class Source>
-void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const frequency_table<S>& table, const Source& positions) {
-  if (table.rotary_dim() > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", head_dim));
-  const position_range range = positions.range(function, batch, tokens);
-  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    ROPE_THROW(std::out_of_range, message(function, ": position ",
-                                          table.contains(range.smallest) ? range.largest : range.smallest,
-                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
-                                          as_given(positions, tokens).c_str()));
-  check_layout<Layout>(function, table.pairs());
-}
-
-/// Everything that can be wrong with a call, found before anything is written.
-template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
-                    const Source& positions) {
-  check_view(function, x);
-  check_memory(function, x);
-  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
-}
+/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
+/// which carries gradients, multiplies by it once more.
+enum class way_back { inverse, transpose };
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
@@ -130,20 +50,6 @@ bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
-
-/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
-template <class S>
-void check_inverse(const char* function, const frequency_table<S>& table) {
-  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
-  if (table.attention_factor() > largest)
-    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
-                                              " for its inverse to be a number of the table's type, got ",
-                                              table.attention_factor()));
-}
-
-/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
-/// which carries gradients, multiplies by it once more.
-enum class way_back { inverse, transpose };
 
 /// A checked call. Its members are values, so that a compiler can keep all of them in registers.
 template <class Layout, bool inverse, class T, class S, class Source>
@@ -268,4 +174,4 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATION_HPP
+#endif  // ROPE_DETAIL_ROTATION_PASS_HPP
