@@ -2,7 +2,7 @@
 #ifndef ROPE_BENCH_OTHER_ROTATIONS_HPP
 #define ROPE_BENCH_OTHER_ROTATIONS_HPP
 
-#include <rope/table.hpp>
+#include <rope/tables/table.hpp>
 
 #include <functional>
 #include <string>

@@ -7,8 +7,8 @@
 
 #include "recorded_attention.hpp"
 
-#include <rope/import_hugging_face.hpp>
-#include <rope/model_rope.hpp>
+#include <rope/models/hugging_face.hpp>
+#include <rope/models/model_rope.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>

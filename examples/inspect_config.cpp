@@ -7,9 +7,9 @@
 // Without a config it reads that of Llama 3.1. The layout is asked for where that of the architecture is not
 // known. The length decides for the schedules that depend on it (dynamic, longrope).
 
-#include <rope/describe.hpp>
-#include <rope/import_hugging_face.hpp>
-#include <rope/model_rope.hpp>
+#include <rope/models/describe.hpp>
+#include <rope/models/hugging_face.hpp>
+#include <rope/models/model_rope.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -7,15 +7,15 @@
 #include <iterator>
 #include <limits>
 #include <new>
-#include <rope/fourier.hpp>
-#include <rope/grid_positions.hpp>
-#include <rope/kv_cache.hpp>
-#include <rope/multimodal_positions.hpp>
-#include <rope/position_maps.hpp>
-#include <rope/rotate.hpp>
-#include <rope/temperature.hpp>
-#include <rope/token_order.hpp>
-#include <rope/xpos.hpp>
+#include <rope/tables/fourier.hpp>
+#include <rope/positions/grid_positions.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/positions/multimodal_positions.hpp>
+#include <rope/positions/position_maps.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/rotation/query_scaling.hpp>
+#include <rope/positions/token_order.hpp>
+#include <rope/tables/xpos.hpp>
 #include <stdexcept>
 #include <vector>
 

@@ -3,8 +3,8 @@
 #define ROPE_TESTS_ODR_PART_HPP
 
 #include <memory>
-#include <rope/frequencies.hpp>
-#include <rope/table.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/table.hpp>
 #include <typeinfo>
 
 #include "odr.hpp"

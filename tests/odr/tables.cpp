@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Everything of the library that owns memory, but for caches and blocks, which take long to compile.
 
-#include <rope/axes.hpp>
-#include <rope/given_table.hpp>
-#include <rope/grid_positions.hpp>
-#include <rope/multimodal_positions.hpp>
-#include <rope/rotate.hpp>
-#include <rope/scaling.hpp>
-#include <rope/table.hpp>
-#include <rope/token_order.hpp>
+#include <rope/frequencies/axes.hpp>
+#include <rope/tables/given_table.hpp>
+#include <rope/positions/grid_positions.hpp>
+#include <rope/positions/multimodal_positions.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/tables/table.hpp>
+#include <rope/positions/token_order.hpp>
 #include <utility>
 
 #include "part.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include <rope/given_table.hpp>
-#include <rope/table.hpp>
-#include <rope/xpos.hpp>
+#include <rope/tables/given_table.hpp>
+#include <rope/tables/table.hpp>
+#include <rope/tables/xpos.hpp>
 
 #include <mpfr.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/scaling.hpp>
+#include <rope/frequencies/scaling.hpp>
 
 #include <mpfr.h>
 
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <rope/frequencies.hpp>
-#include <rope/scaling_variants.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/table.hpp>
+#include <rope/tables/table.hpp>
 
 #include <mpfr.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/cached_attention.hpp>
+#include <rope/cache/attention.hpp>
 #include <stdexcept>
 
 #include "decoder.hpp"

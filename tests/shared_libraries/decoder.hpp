@@ -2,9 +2,9 @@
 #ifndef ROPE_TESTS_SHARED_LIBRARIES_DECODER_HPP
 #define ROPE_TESTS_SHARED_LIBRARIES_DECODER_HPP
 
-#include <rope/kv_cache.hpp>
-#include <rope/ring_cache.hpp>
-#include <rope/table.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
+#include <rope/tables/table.hpp>
 #include <vector>
 
 #define EXPORTED __attribute__((visibility("default")))

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
-#include <rope/attention.hpp>
+#include <rope/attention/attention.hpp>
 
 #include "decoder.hpp"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <rope/attention.hpp>
+#include <rope/attention/attention.hpp>
 
 #include "support/attention_reference.hpp"
 

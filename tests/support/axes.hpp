@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
-#include <rope/rotate.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <vector>
 
 #include "catch.hpp"

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <rope/multi_head_attention.hpp>
+#include <rope/block/multi_head_attention.hpp>
 #include <type_traits>
 #include <vector>
 

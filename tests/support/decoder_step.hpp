@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <rope/frequencies.hpp>
-#include <rope/layout.hpp>
-#include <rope/view.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
 #include <type_traits>
 #include <vector>
 

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <rope/layout.hpp>
-#include <rope/table.hpp>
-#include <rope/view.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/tables/table.hpp>
+#include <rope/rotation/view.hpp>
 #include <tuple>
 #include <type_traits>
 #include <vector>

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <rope/frequencies.hpp>
+#include <rope/frequencies/frequencies.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>

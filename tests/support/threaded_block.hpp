@@ -4,7 +4,7 @@
 
 /// A block that is large enough for threads in every step, and what is asked of calls on them.
 
-#include <rope/multi_head_attention.hpp>
+#include <rope/block/multi_head_attention.hpp>
 #include <vector>
 
 #include "support/block.hpp"

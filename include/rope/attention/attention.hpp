@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_ATTENTION_HPP
+#define ROPE_ATTENTION_ATTENTION_HPP
+
+#include <type_traits>
+
+#include <rope/attention/detail/attend.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/table_checks.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+#include <rope/tables/table.hpp>
+
+/// Scaled dot-product attention, with the rotation of queries and keys or without it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+namespace detail {
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class T, class C>
+visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
+                             const head_view<const C>& v, const head_view<T>& out,
+                             const attention_options& options, bool rotates = false) {
+  check_view("attention", q);
+  check_view("attention", k);
+  check_view("attention", v);
+  check_view("attention", out);
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
+    if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+  };
+  demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
+  demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
+  demand(q.batch == out.batch, "q and out must have the same batch", q.batch, out.batch);
+  demand(k.tokens == v.tokens, "k and v must have the same tokens", k.tokens, v.tokens);
+  demand(q.tokens == out.tokens, "q and out must have the same tokens", q.tokens, out.tokens);
+  demand(k.heads == v.heads, "k and v must have the same heads", k.heads, v.heads);
+  demand(q.heads == out.heads, "q and out must have the same heads", q.heads, out.heads);
+  demand(q.head_dim == k.head_dim, "q and k must have the same head_dim", q.head_dim, k.head_dim);
+  demand(v.head_dim == out.head_dim, "v and out must have the same head_dim", v.head_dim, out.head_dim);
+  demand(k.heads == 0 ? q.heads == 0 : q.heads % k.heads == 0, "q.heads must be a multiple of k.heads",
+         q.heads, k.heads);
+  const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
+  check_options("attention", options, shape, rotates);
+  check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
+  return {options, shape};
+}
+
+/// Whether keys and values of channels C can be read by queries of channels T.
+template <class T, class C>
+inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
+                                      (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
+
+#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads)                                                   \
+  static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
+                "attention: q and out have the same channel type");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
+                    detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
+                "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
+                "where that is float");                                                                \
+  static_assert(parallel_executor<Threads>,                                                            \
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "      \
+                "parallel_for(count, body), both const")
+
+}  // namespace detail
+
+/// Attention of queries that are already rotated (or need no rotation) to keys that are.
+///
+///     out_i = sum_j w_ij v_j,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
+/// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
+///
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]; of the type of q, or 16-bit channels where that is float
+/// \param v        [batch, keys, k.heads, value_dim]; of the type of k
+/// \param out      [batch, queries, q.heads, value_dim]
+/// \param options  which keys are visible, how scores are formed, and what else is reported
+/// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// own
+///
+/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
+/// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j
+/// may finite terms beyond it of both signs meet.
+///
+/// Requires:  out shares no element with k or v, and none with q unless it is the same view
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
+///            out of range; out is then unchanged
+/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
+///            below 2^-125 of the largest (2^-1021), one final rounding to the type of out; 16-bit keys and
+///            values are widened, which is exact. Sums are formed per tile and then added: within 3e-5 at
+///            262,144 equal keys. The same bits for any number of threads and order of axes
+///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
+///            tests/attention/laws/repeated_tokens.test.cpp)
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
+///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
+///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
+///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
+///            is kept until release_scratch(): no allocation once a call of the same size has been made
+/// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
+///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
+///            FlashDecoding (splits along the keys)
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
+          class Threads = this_thread>
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout rotates by a table; give one, or leave the layout out");
+  using C = std::remove_const_t<K>;
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
+  detail::check_memory("attention", q, k, v, out);
+  detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
+}
+
+/// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
+/// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
+/// changed.
+///
+/// \param tables  one frequency_table, or one for the queries and one for the keys (query_key_tables.hpp), with
+///                rows for the positions of the keys and of every query that sees one, see attention_options
+///
+/// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
+///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal: its
+///          scores grow with the distance of a key ahead of its query; out is then unchanged
+/// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
+          class Threads = this_thread>
+void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  static_assert(
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
+      "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
+  using C = std::remove_const_t<K>;
+  detail::check_tables("attention", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_attention<T, C>(q, k, v, out, options, true);
+  detail::check_memory("attention", q, k, v, out);
+  detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_ATTENTION_HPP

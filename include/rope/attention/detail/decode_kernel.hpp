@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/attention/detail/output.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/detail/weighted_sum.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+
+/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
+/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
+/// does not depend on threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the splits of one row of the batch leave behind, per query of every key head.
+template <class A>
+struct decode_results {
+  static constexpr Index split = 1024;  // keys
+
+  Index rows, channels;   // rows of all key heads, channels of a row
+  A* sums;                // [splits, rows, channels]
+  softmax_rows<A> state;  // [splits, rows]
+
+  A* sums_of(Index s, Index row) const { return sums + (s * rows + row) * channels; }
+  softmax_rows<A> state_of(Index s, Index row) const {
+    return {state.maximum + s * rows + row, state.sum + s * rows + row};
+  }
+};
+
+/// One split of the keys of row b, for every query.
+template <class T, class Turn, class C>
+class decode_split {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using call_type = attention_call<T, Turn, C>;
+  using key_type = loadable<typename call_type::turned>;
+  using value_type = loadable<C>;
+
+ public:
+  decode_split(const call_type& call, Index b, const decode_results<A>& results, Index split)
+      : call_(call),
+        b_(b),
+        results_(results),
+        split_(split),
+        factors_(call.rules),
+        rows_(call.q.tokens * call.group()),
+        turn_(turn_of(call)) {
+    struct decode_numbers {};
+    struct decode_turned {};
+    struct decode_keys {};
+    struct decode_care {};
+    const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
+    const Index copied = (std::max)(shape::tile, call.group()) * widest;
+    queries_ = workspace<decode_numbers, A>(
+        rows_ * call.k.heads * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
+    scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
+    tile_sums_ = scores_ + rows_ * call.k.heads * shape::tile;
+    buffers_.wide = tile_sums_ + rows_ * call.k.heads * call.v.head_dim;
+    buffers_.turned = workspace<decode_turned, T>(copied);
+    visible_ = workspace<decode_keys, key_set>(call.q.tokens);
+    careful_ = workspace<decode_care, char>(call.k.heads);
+  }
+
+  void run() {
+    Index begin = (split_ + 1) * results_.split, end = 0;
+    for (Index t = 0; t < call_.q.tokens; ++t) {
+      const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
+    }
+    begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
+    end = (std::min)(end, (split_ + 1) * results_.split);
+    const Index heads = call_.k.heads;
+    for (Index kv = 0; kv < heads; ++kv) start(kv);
+    if (begin >= end) return;
+    for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
+    // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
+    // heads take turns, a few tokens each.
+    const Index at_once = heads_at_once(call_);
+    for (Index kv = 0; kv < heads; kv += at_once)
+      for (Index tile = begin; tile < end; tile += shape::tile) {
+        const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
+        const stream_ahead after = last_tile ? ahead_from(call_.k, last_head ? kv : kv + at_once, begin)
+                                             : ahead_from(call_.k, kv, tile + shape::tile);
+        attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
+      }
+  }
+
+ private:
+  static Index heads_at_once(const call_type& call) {
+    return call.k.heads == 1 || call.k.head_stride > call.k.token_stride ? 1 : call.k.heads;
+  }
+
+  /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
+  /// is on its way.
+  static Index turn_of(const call_type& call) {
+    const Index token = heads_at_once(call) * (std::max)(call.k.head_dim, call.v.head_dim) * Index(sizeof(C));
+    return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
+  }
+
+  /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
+  stream_ahead ahead_from(const head_view<const C>& x, Index kv, Index token) const {
+    const Index heads = heads_at_once(call_);
+    return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
+  }
+
+  strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
+  A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
+  A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
+  A* tile_sums_of(Index kv) const { return tile_sums_ + kv * rows_ * call_.v.head_dim; }
+  A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
+  softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
+
+  void start(Index kv) {
+    const softmax_rows<A> state = state_of(kv);
+    std::fill(sums_of(kv), sums_of(kv) + rows_ * results_.channels, A(0));
+    std::fill(state.maximum, state.maximum + rows_, A(0));
+    std::fill(state.sum, state.sum + rows_, A(0));
+    if (split_ == 0) begin_softmax(call_.rules, rows_of(kv), state);
+  }
+
+  void load_queries(Index kv) {
+    const Index group = call_.group(), depth = call_.q.head_dim;
+    for (Index t = 0; t < call_.q.tokens; ++t)
+      if (call_.rules.blind(b_, t))
+        std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
+      else
+        read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
+                     [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
+  }
+
+  /// \param after  what is read after this tile
+  void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
+    const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
+    if (hull.empty()) return;
+    for (Index j = hull.first; j < hull.last; j += turn_) {
+      const bool last = j + turn_ >= hull.last;
+      stream_ahead ahead =
+          last ? ahead_from(call_.v, head, begin + hull.first) : ahead_from(call_.k, head, begin + j + turn_);
+      for (Index kv = head; kv < head + heads; ++kv)
+        score(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    }
+    for (Index kv = head; kv < head + heads; ++kv) {
+      tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
+      softmax.run(scores_of(kv), factors_, state_of(kv));
+      careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
+      if (careful_[kv])
+        add_visible_values(kv, begin, hull, softmax);
+      else
+        shrink(kv, softmax.shrink());
+    }
+    for (Index j = hull.first; j < hull.last; j += turn_) {
+      stream_ahead ahead = j + turn_ >= hull.last ? after : ahead_from(call_.v, head, begin + j + turn_);
+      for (Index kv = head; kv < head + heads; ++kv)
+        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    }
+    for (Index kv = head; kv < head + heads; ++kv)
+      if (!careful_[kv]) add_tile_sums(kv);
+  }
+
+  /// The first rows read a few keys from memory, the others read them again from the cache.
+  void score(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
+    const Index depth = call_.q.head_dim, count = keys.last - keys.first;
+    const auto block = read_keys<key_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(rows_, [&](auto group, Index r) {
+      score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
+                             scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
+    const Index count = keys.last - keys.first;
+    const auto values = read_values<value_type>(call_, b_, kv, begin + keys.first, count, buffers_);
+    for_groups_of_rows(rows_, [&](auto group, Index r) {
+      value_rows<A, group()>(scores_of(kv) + r * shape::tile + keys.first, values, count, call_.v.head_dim,
+                             tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim,
+                             r == 0 ? &ahead : nullptr);
+    });
+  }
+
+  /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
+  void shrink(Index kv, const A* factor) {
+    std::fill_n(tile_sums_of(kv), rows_ * call_.v.head_dim, A(0));
+    for (Index r = 0; r < rows_; ++r)
+      if (!equal(factor[r], A(1)))
+        channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) *= factor[r];
+  }
+  void add_tile_sums(Index kv) {
+    for (Index r = 0; r < rows_; ++r)
+      channels_map<A>(sums_of(kv) + r * results_.channels, call_.v.head_dim) +=
+          const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
+  }
+
+  void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
+    const auto values =
+        read_values<value_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+    A* sums = sums_of(kv);
+    for (Index r = 0; r < rows_; ++r)
+      softmax.visible_values(
+          r, scores_of(kv) + r * shape::tile,
+          [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, call_.v.head_dim,
+          [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+  }
+
+  bool finite(Index kv, Index begin, tile_range keys) const {
+    for (Index j = keys.first; j < keys.last; ++j)
+      if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
+    return true;
+  }
+
+  const call_type& call_;
+  Index b_;
+  decode_results<A> results_;
+  Index split_;
+  score_factors factors_;
+  Index rows_, turn_;
+  A* queries_;    // [key heads, rows, head_dim]
+  A* scores_;     // [key heads, rows, tile]
+  A* tile_sums_;  // [key heads, rows, value_dim]
+  row_buffers<T> buffers_;
+  key_set* visible_;  // [tokens]
+  char* careful_;     // [key heads]: whether values are added key by key in this tile
+};
+
+/// Adds up the splits of one query and writes its output.
+///
+///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
+template <class T, class Turn, class C>
+void merge_splits(const attention_call<T, Turn, C>& call, Index b,
+                  const decode_results<arithmetic<T>>& results, Index splits, Index row) {
+  using A = arithmetic<T>;
+  A* sums = results.sums_of(0, row);
+  const softmax_rows<A> total = results.state_of(0, row);
+  for (Index s = 1; s < splits; ++s) {
+    const softmax_rows<A> part = results.state_of(s, row);
+    if (equal(*part.sum, A(0))) continue;
+    const joined_factors<A> factors = join(total, part);
+    add_shares<A>(sums, factors.total, results.sums_of(s, row), factors.part, call.v.head_dim);
+  }
+  const Index group = call.group(), rows = call.q.tokens * group;
+  const Index i = row % rows / group, h = row / rows * group + row % group;
+  write_channels(call.rules, sums, *total.sum, call.v.head_dim, call.out.at(b, i, h));
+  write_log_sum_exp(call.rules, b, i, h, *total.maximum, *total.sum);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP

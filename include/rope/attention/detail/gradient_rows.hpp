@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+
+#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include <rope/attention/detail/gradient_panels.hpp>
+#include <rope/attention/detail/gradient_scratch.hpp>
+#include <rope/attention/detail/hidden_keys.hpp>
+#include <rope/attention/detail/output.hpp>  // begin_softmax, sink_score
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/simd/exp2.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>  // position_range
+#include <rope/rotation/view.hpp>
+
+/// The queries of a block in the backward pass of attention: packed once, with what is known of each before
+/// it meets a key (its softmax, and g . o), and their gradients at the end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
+/// token first + r / group, query head kv * group + r % group.
+template <class T>
+struct attention_gradient_rows {
+  using A = arithmetic<T>;
+  using shape = gradient_shape<A>;
+
+  const attention_tape<T>& tape;
+  const visibility& rules;
+  Index b, kv, first, tokens, group;
+  score_factors factors;
+  attention_gradient_scratch<T> m;
+  position_range positions;  // of queries that may see a key
+  bool finite = true;        // queries and gradients by outputs
+
+  attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
+                          Index first_token, Index token_count)
+      : tape(of),
+        rules(rule),
+        b(row),
+        kv(key_head),
+        first(first_token),
+        tokens(token_count),
+        group(of.group()),
+        factors(rule),
+        m(token_count, of.group(), of.k.head_dim, of.v.head_dim) {
+    pack_queries();
+    find_softmax();
+  }
+
+  Index count() const { return tokens * group; }
+  Index head_of(Index r) const { return kv * group + r % group; }
+  Index token_of(Index r) const { return first + r / group; }
+
+  strip_rows strip(Index s) const {
+    const Index first_row = s * shape::rows;
+    return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
+  }
+  /// From one panel of packed queries, or of gradients by outputs, to the next.
+  Index panel_stride() const { return m.rows * shape::width; }
+
+  /// Calls tile(n, count) for every tile n in which a query may see one of its first `count` keys, which are
+  /// all that any query of the block may see. Tiles begin at multiples of their size, so that blocks agree.
+  void for_each_tile(const auto& tile) const {
+    Index begin = tape.k.tokens, end = 0, gap_begin = 0, gap_end = tape.k.tokens;
+    for (Index t = 0; t < tokens; ++t) {
+      const key_set& keys = m.visible[t];
+      if (keys.empty()) continue;
+      begin = (std::min)(begin, keys.hull_begin());
+      end = (std::max)(end, keys.hull_end());
+      gap_begin = (std::max)(gap_begin, keys.gap_begin);
+      gap_end = (std::min)(gap_end, keys.gap_end);
+    }
+    for (Index n = begin / shape::tile; n * shape::tile < end; ++n) {
+      // Nothing is seen between the sinks and the window.
+      if (n * shape::tile >= gap_begin && n * shape::tile < gap_end) n = gap_end / shape::tile;
+      const Index count = (std::min)(shape::tile, end - n * shape::tile);
+      if (any_sees(n * shape::tile, count)) tile(n, count);
+    }
+  }
+
+  void pack_keys(Index begin, Index count) {
+    const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
+    pack_turned(rows.rows, rows.stride, count, tape.k.head_dim, m.turned_keys);
+    for (Index j = 0; j < count; ++j)
+      pack_row(rows.rows + j * rows.stride, tape.k.head_dim, m.keys + j * shape::width,
+               key_sums<A>::panel_size);
+  }
+  void pack_values(Index begin, Index count) {
+    const row_block<A> rows = widened_rows(tape.v, b, begin, count, kv, m.wide);
+    pack_turned(rows.rows, rows.stride, count, tape.v.head_dim, m.turned_values);
+  }
+
+  /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
+  void multiply(const A* rows, Index s, const A* turned, Index depth, tile_range hull, A* products,
+                Index stride) const {
+    for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
+      row_products(rows + s * shape::rows * shape::width, panel_stride(), turned + n * depth, depth,
+                   products + n, stride);
+  }
+
+  void write_queries() const {
+    for (Index row = 0; row < count(); ++row)
+      write_panels(m.strip_d_queries(row / shape::rows) + row % shape::rows * shape::width,
+                   shape::rows * shape::width, static_cast<A>(rules.scale()), tape.q.head_dim,
+                   tape.d_q.at(b, token_of(row), head_of(row)));
+  }
+
+  /// A sink takes part in the softmax with a value of zero: its slope is weight * (0 - g . o).
+  void write_sinks(double* d_sink_logits) const {
+    std::fill(d_sink_logits, d_sink_logits + group, 0.0);
+    for (Index row = 0; row < count(); ++row) {
+      if (equal(m.factors[row], A(0))) continue;  // padding has no softmax
+      const double score = sink_score<A>(rules.options().sink_logits[static_cast<std::size_t>(head_of(row))]);
+      d_sink_logits[row % group] -= std::exp2(score - static_cast<double>(m.shifts[row])) *
+                                    static_cast<double>(m.factors[row]) *
+                                    static_cast<double>(m.products[row]);
+    }
+  }
+
+ private:
+  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
+  bool any_sees(Index begin, Index keys) const {
+    bool met = false;
+    for (Index t = 0; t < tokens && !met; ++t) met = !meet(m.visible[t], begin, keys, false).range.empty();
+    if (!met || rules.in_order()) return met;
+    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
+    const auto [low, high] = std::minmax_element(of_keys, of_keys + keys);
+    return rules.rule_of(positions.smallest, positions.largest).meets(*low, *high);
+  }
+
+  void pack_queries() {
+    std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
+    std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
+    std::fill(m.d_queries, m.d_queries + m.rows * m.key_panels * shape::width, A(0));
+    std::fill(m.products, m.products + m.rows, A(0));
+    const A factor = static_cast<A>(factors.query);
+    for (Index t = 0; t < tokens; ++t) {
+      m.visible[t] = rules.keys_of(b, first + t);
+      if (m.visible[t].empty()) continue;  // such a query may hold anything
+      positions.include(rules.query_position(b, first + t));
+      for (Index g = 0; g < group; ++g) {
+        const Index row = t * group + g;
+        const auto channels = [&](const head_view<const T>& x) {
+          return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
+        };
+        channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
+        if ((std::abs)(factor) > A(1))  // as read_queries
+          for (Index d = 0; d < tape.q.head_dim; ++d)
+            if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
+        pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
+        channels_map<A>(m.wide, tape.v.head_dim) = channels(tape.d_out).template cast<A>();
+        pack_row(m.wide, tape.v.head_dim, m.upstream + row * shape::width, panel_stride());
+        m.products[row] = static_cast<A>(
+            (channels(tape.out).template cast<double>() * channels(tape.d_out).template cast<double>())
+                .sum());
+      }
+    }
+    finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
+             all_finite(m.upstream, m.rows * m.value_panels * shape::width);
+  }
+
+  /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
+  void find_softmax() {
+    const attention_options& options = rules.options();
+    if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
+    for (Index row = 0; row < count(); ++row) {
+      const double sum = sum_of(row);
+      const bool none = equal(sum, attention_options::no_keys);
+      m.shifts[row] = none ? A(0) : static_cast<A>(sum * log2_e);
+      m.factors[row] =
+          none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
+    }
+  }
+
+  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the maximum
+  /// of larger scores is found again, exactly.
+  bool has_fine_sums() const {
+    for (Index row = 0; row < count(); ++row) {
+      const double sum = sum_of(row);
+      if (!equal(sum, attention_options::no_keys) && (std::abs)(sum) > 0x1p28) return false;
+    }
+    return true;
+  }
+  double sum_of(Index row) const {
+    return rules.options().log_sum_exp[static_cast<std::size_t>(
+        (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
+  }
+
+  /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
+  void find_softmax_of_scores() {
+    constexpr Index run_of_tiles = 32;
+    std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
+    const auto state_of = [&](Index s) {
+      return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
+    };
+    const auto end_run = [&] {
+      for (Index row = 0; row < count(); ++row) {
+        if (equal(m.factors[row], A(0))) continue;
+        join(softmax_rows<A>{m.runs.maximum + row, m.runs.sum + row},
+             softmax_rows<A>{m.shifts + row, m.factors + row});
+        m.shifts[row] = m.factors[row] = A(0);
+      }
+    };
+    for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
+    Index run = 0;
+    for_each_tile([&](Index tile, Index count) {
+      if (tile / run_of_tiles != run) end_run();
+      run = tile / run_of_tiles;
+      pack_keys(tile * shape::tile, count);
+      for (Index s = 0; s < m.strips; ++s) {
+        tile_softmax<A> softmax(rules, strip(s), m.visible, tile * shape::tile, count);
+        if (softmax.hull().empty()) continue;
+        multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
+                 panel_shape<A>::tile);
+        softmax.run(m.scores, factors, state_of(s));
+      }
+    });
+    end_run();
+    for (Index row = 0; row < count(); ++row) {
+      m.shifts[row] = equal(m.runs.sum[row], A(0)) ? A(0) : m.runs.maximum[row];
+      m.factors[row] = equal(m.runs.sum[row], A(0)) ? A(0) : 1 / m.runs.sum[row];
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP

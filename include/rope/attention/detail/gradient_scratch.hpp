@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
+
+#include <algorithm>  // std::max
+#include <type_traits>
+
+#include <rope/attention/detail/gradient_panels.hpp>
+#include <rope/attention/detail/hidden_keys.hpp>  // tile_range
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/softmax.hpp>  // softmax_rows
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/simd/packet.hpp>       // arithmetic
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+
+/// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
+/// a block of queries.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The heads of a call; already checked.
+template <class T>
+struct attention_tape {
+  head_view<const T> q, k, v, out, d_out;
+  head_view<T> d_q, d_k, d_v;
+
+  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
+};
+
+/// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
+/// and whether they may from tiles of different keys.
+struct bias_gradient {
+  double* data;
+  bool is_shared, joins_keys;
+};
+
+/// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel
+/// [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are in units of
+/// what queries are multiplied by.
+template <class A>
+struct key_sums {
+  using shape = gradient_shape<A>;
+  A* memory;
+  Index key_panels, value_panels;
+
+  static constexpr Index panel_size = shape::tile * shape::width;
+  static Index size(Index keys, Index head_dim, Index value_dim) {
+    return (keys + shape::tile - 1) / shape::tile * panel_size *
+           (shape::panels(head_dim) + shape::panels(value_dim));
+  }
+  A* keys(Index tile) const { return memory + tile * (key_panels + value_panels) * panel_size; }
+  A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
+};
+
+/// Memory of a block of queries, cut from the scratch of the thread. Panels hold `width` channels of every
+/// row, so that a row is contiguous within one.
+template <class T>
+struct attention_gradient_scratch {
+  using A = arithmetic<T>;
+  using shape = gradient_shape<A>;
+
+  Index strips, rows, key_panels, value_panels;
+  A* queries;         // [key_panels, rows, width], times the factor of scores
+  A* upstream;        // [value_panels, rows, width]: gradients by the output
+  A* d_queries;       // [strips, key_panels, strip, width], without the scale
+  A* weights;         // [rows, tile]: scores, then what multiplies values
+  A* slopes;          // [rows, tile]: upstream . value, then the gradient by the score
+  A* shifts;          // [rows]: a weight is 2^(score - shift) * factor
+  A* factors;         // [rows]
+  A* products;        // [rows]: upstream . out
+  A* turned_keys;     // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* turned_values;   // [tile / width, value_dim, width]
+  A* keys;            // [key_panels, tile, width]
+  A* wide;            // [tile, channels]: rows of 16-bit channels, widened
+  A* scores;          // [strip, panel_shape::tile], where no log-sum-exp is given
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
+  key_set* visible;   // [tokens]
+  tile_range* hulls;  // [strips]: keys of the tile that a strip sees
+
+  attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
+      : strips((tokens * group + shape::rows - 1) / shape::rows),
+        rows(strips * shape::rows),
+        key_panels(shape::panels(head_dim)),
+        value_panels(shape::panels(value_dim)) {
+    struct numbers {};
+    struct key_sets {};
+    struct ranges {};
+    const Index of_keys = key_panels * shape::width, of_values = value_panels * shape::width;
+    const Index widest = (std::max)(of_keys, of_values);
+    A* next = workspace<numbers, A>(rows * (2 * of_keys + of_values + 2 * shape::tile + 5) +
+                                    shape::tile * (head_dim + value_dim + of_keys + widest) +
+                                    shape::rows * panel_shape<A>::tile);
+    const auto take = [&next](Index count) {
+      A* const taken = next;
+      next += count;
+      return taken;
+    };
+    queries = take(rows * of_keys);
+    upstream = take(rows * of_values);
+    d_queries = take(rows * of_keys);
+    weights = take(rows * shape::tile);
+    slopes = take(rows * shape::tile);
+    turned_keys = take(shape::tile * head_dim);
+    turned_values = take(shape::tile * value_dim);
+    keys = take(shape::tile * of_keys);
+    wide = take(shape::tile * widest);
+    scores = take(shape::rows * panel_shape<A>::tile);
+    shifts = take(rows);
+    factors = take(rows);
+    products = take(rows);
+    runs.maximum = take(rows);
+    runs.sum = take(rows);
+    visible = workspace<key_sets, key_set>(tokens);
+    hulls = workspace<ranges, tile_range>(strips);
+  }
+
+  A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
+};
+
+/// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
+/// types agree, else widened into `buffer`.
+template <class T>
+row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
+                                      arithmetic<T>* buffer) {
+  if constexpr (std::is_same_v<T, arithmetic<T>>) {
+    return {x.at(b, first, h), x.token_stride};
+  } else {
+    for (Index t = 0; t < count; ++t) widen(x.at(b, first + t, h), x.head_dim, buffer + t * x.head_dim);
+    return {buffer, x.head_dim};
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include <rope/attention/detail/gradient_panels.hpp>
+#include <rope/attention/detail/hidden_keys.hpp>
+#include <rope/attention/detail/rows.hpp>  // channels_map
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/simd/exp2.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/config.hpp>
+
+/// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
+/// of products upstream . value, weights and the gradients by the scores ("slopes"), in place.
+///
+///     w_ij = 2^(score_ij - shift_i) factor_i
+///     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
+///
+/// gain is what dropout multiplies a kept weight by, 0 for others, and then also multiplies w where it
+/// weighs values; bend is the slope of the softcap. Both numbers are 0 where the query does not see the key.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class A>
+class strip_slopes {
+  using P = packet<A>;
+
+ public:
+  static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
+  static constexpr int rows = gradient_shape<A>::rows;
+
+  /// What is known of the softmax of each row.
+  struct row_numbers {
+    const A *shifts, *factors, *products;
+  };
+
+  /// \param keys    per token of the block that the strip is in, from strip.first_token on
+  /// \param d_bias  laid out as the bias, or null
+  strip_slopes(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
+               Index count, double* d_bias)
+      : rules_(rules), strip_(strip), keys_(keys), begin_(begin), d_bias_(d_bias) {
+    for (Index r = 0; r < strip.count; ++r) {
+      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1)
+                    ? met_[r - 1]
+                    : meet(keys_of(r), begin, count, rules.by_key());
+      if (met_[r].range.empty()) continue;
+      hull_ = hull_.empty() ? met_[r].range
+                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
+                                         (std::max)(hull_.last, met_[r].range.last)};
+    }
+  }
+
+  /// Keys of the tile that any row may see.
+  const tile_range& hull() const { return hull_; }
+
+  /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
+  /// \param slopes   [rows, tile], products upstream . value there
+  void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
+    for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
+      if (r >= strip_.count || !prepare(r, weights, slopes, factors))
+        clear(weights, slopes, 0, tile);
+      else
+        differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
+  }
+
+  /// Calls pair(j) for every key of the tile that row r sees.
+  void for_each_visible(Index r, const auto& pair) {
+    const tile_range range = met_[r].range;
+    if (range.empty()) return;
+    find(r);
+    for (Index j = range.first; j < range.last; ++j)
+      if (!hidden_[j]) pair(j);
+  }
+
+ private:
+  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
+
+  Index find(Index r) {
+    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
+                      met_[r].range, hidden_);
+  }
+
+  static void clear(A* weights, A* slopes, Index first, Index last) {
+    std::fill(weights + first, weights + last, A(0));
+    std::fill(slopes + first, slopes + last, A(0));
+  }
+
+  /// Caps and biases the scores of row r, and drops products. False where it sees none.
+  bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
+    const tile_range range = met_[r].range;
+    if (range.empty() || (met_[r].has_holes && find(r) == range.last)) return false;
+    const attention_options& options = rules_.options();
+    const Index b = strip_.batch_row, h = strip_.head_of(r), i = strip_.token_of(r);
+    if (options.softcap > 0) {
+      channels_map<A> score(scores + range.first, range.last - range.first),
+          bend(bends_ + range.first, range.last - range.first);
+      bend = score.tanh();
+      score = bend * static_cast<A>(factors.cap);
+      bend = 1 - bend.square();
+    }
+    if (options.bias)
+      for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
+                     [&](Index j, float added) {
+                       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
+                     });
+    if (options.dropout > 0) {
+      const A gain = static_cast<A>(1 / (1 - options.dropout));
+      for_each_dropout(rules_, b, h, i, begin_, range, [&](Index j, bool kept) {
+        gains_[j] = kept ? gain : A(0);
+        products[j] *= gains_[j];
+      });
+    }
+    return true;
+  }
+
+  void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
+    const tile_range range = met_[r].range,
+                     whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
+    const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
+    // Scores that are seen may be infinite only where the largest of them, the shift, was.
+    if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
+      for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
+    for (Index j = whole.first; j < whole.last; j += L) {
+      const P weight = multiply(exp2(subtract(load<P>(weights + j), shift)), factor);
+      store(weights + j, weight);
+      store(slopes + j, multiply(weight, subtract(load<P>(slopes + j), product)));
+    }
+    clear(weights, slopes, 0, range.first);
+    clear(weights, slopes, range.last, tile);
+    if (met_[r].has_holes)
+      for (Index j = range.first; j < range.last; ++j) {
+        weights[j] = hidden_[j] ? A(0) : weights[j];
+        slopes[j] = hidden_[j] ? A(0) : slopes[j];
+      }
+    if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
+    const attention_options& options = rules_.options();
+    // The softmax is of all keys, kept or not; only what multiplies values changes.
+    if (options.dropout > 0)
+      for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
+    if (options.softcap > 0)
+      for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
+  }
+
+  void add_to_bias(Index r, const A* slopes, tile_range range) const {
+    const score_view<float>& bias = rules_.options().bias;
+    const Index step = bias.key_step();
+    double* d_bias = d_bias_ + (bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)) - bias.data);
+    if (step == 1)
+      for (Index j = range.first; j < range.last; ++j) d_bias[begin_ + j] += static_cast<double>(slopes[j]);
+    else
+      for (Index j = range.first; j < range.last; ++j)
+        d_bias[(begin_ + j) * step] += static_cast<double>(slopes[j]);
+  }
+
+  const visibility& rules_;
+  strip_rows strip_;
+  const key_set* keys_;
+  Index begin_;
+  double* d_bias_;
+  tile_range hull_ = {0, 0};
+  row_in_tile met_[std::size_t(rows)];
+  key_mark<A> hidden_[std::size_t(tile)];  // of a row that has holes
+  A bends_[std::size_t(tile)];
+  A gains_[std::size_t(tile)];
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP

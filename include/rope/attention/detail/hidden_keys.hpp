@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+#define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/dropout.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/config.hpp>
+
+/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [first, last) of a tile.
+struct tile_range {
+  Index first, last;
+  bool empty() const { return first >= last; }
+};
+
+/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
+/// this part may be hidden.
+struct row_in_tile {
+  tile_range range;
+  bool has_holes;
+};
+
+inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+  const auto clip = [&](Index first, Index last) {
+    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
+  };
+  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
+  if (low.empty() && high.empty()) return {{0, 0}, false};
+  if (low.empty()) return {high, by_key};
+  if (high.empty()) return {low, by_key};
+  return {{low.first, high.last}, true};
+}
+
+/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
+template <class A>
+using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+
+/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
+/// loops, because only one of neighbours is one of vectors.
+template <class X, class Body>
+void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
+  if (step == 1)
+    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
+  else
+    for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
+}
+
+/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+template <class Body>
+void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
+                      const Body& body) {
+  const attention_options& options = rules.options();
+  const auto mask =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  if (rules.in_order()) {
+    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+    for (Index j = range.first; j < range.last; ++j)
+      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+  } else {
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+  }
+}
+
+/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
+/// first one that it sees, or the end of the range.
+template <class Mark>
+Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
+                 tile_range range, Mark* hidden) {
+  std::fill(hidden + range.first, hidden + range.last, Mark{0});
+  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
+  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
+  if (!rules.in_order()) {
+    const position_rule admits = rules.rule_of(rules.query_position(b, i));
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
+  }
+  if (const auto& mask = rules.options().mask)
+    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
+                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
+  if (const auto& bias = rules.options().bias)
+    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
+                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
+  Index first = range.first;
+  while (first < range.last && hidden[first]) ++first;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP

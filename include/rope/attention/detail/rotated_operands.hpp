@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
+
+#include <cstdint>
+
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+#include <rope/tables/table.hpp>
+
+/// Queries and keys rotated by the positions that attention gives them, and gradients rotated back. A query
+/// that sees nothing and a key past its row's count need no row of the table: they turn by any that is there,
+/// and nothing reads them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct attending_queries {
+  const visibility& rule;
+  std::int64_t unused;  // a position of the table
+
+  std::int64_t operator()(Index b, Index t) const {
+    return rule.blind(b, t) ? unused : rule.query_position(b, t);
+  }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (!rule.blind(b, t)) range.include(rule.query_position(b, t));
+    return range;
+  }
+};
+
+struct attended_keys {
+  const visibility& rule;
+  std::int64_t unused;
+
+  bool counts(Index b, Index t) const {
+    const auto key_counts = rule.options().key_counts;
+    return key_counts.empty() || t < key_counts[static_cast<std::size_t>(b)];
+  }
+  std::int64_t operator()(Index b, Index t) const { return counts(b, t) ? rule.key_position(b, t) : unused; }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    for (Index b = 0; b < batch; ++b)
+      for (Index t = 0; t < tokens; ++t)
+        if (counts(b, t)) range.include(rule.key_position(b, t));
+    return range;
+  }
+};
+
+template <class T>
+struct rotated_pair {
+  head_view<const T> q, k;
+};
+
+/// Copies of q and k, rotated; valid until the next call with the same T on the same thread.
+///
+/// Requires:  the options are checked
+/// Throws:    as `rotate`, before anything is written
+template <class Layout, class T, class S, class Threads = this_thread>
+rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
+                                 const head_view<const T>& k, const query_key_tables<S>& tables,
+                                 const visibility& rule, const Threads& threads = {}) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  const attending_queries query_positions = {rule, query_table.first()};
+  const attended_keys key_positions = {rule, key_table.first()};
+  check_rotation<Layout>(function, q, query_table, query_positions);
+  check_rotation<Layout>(function, k, key_table, key_positions);
+  struct rotated_copies {};
+  T* memory = workspace<rotated_copies, T>(q.size() + k.size());
+  const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
+  const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
+  // A table without rows serves a call in which no query sees a key.
+  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
+  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
+  return {rotated_q, rotated_k};
+}
+
+/// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
+template <class Layout, class T, class S, class Threads>
+void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
+                           const query_key_tables<S>& tables, const visibility& rule,
+                           const Threads& threads) {
+  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  if (query_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
+                                way_back::transpose);
+  if (key_table.rows() > 0)
+    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.first()}, threads,
+                                way_back::transpose);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+#include <rope/tables/table.hpp>
+
+/// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
+/// of a few rows in the cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Queries and keys that are attended to as they are.
+struct no_rotation {
+  static constexpr bool rotates = false;
+};
+
+/// Queries and keys that are rotated by their tables while they are read.
+template <class L, class S>
+struct table_rotation {
+  static constexpr bool rotates = true;
+  using Layout = L;
+  using scalar = S;
+  query_key_tables<S> tables;
+};
+
+/// A checked call of attention.
+///
+/// \tparam T  channels of queries and outputs
+/// \tparam C  channels of keys and values: T, or a 16-bit type where T is float
+template <class T, class Turn, class C = T>
+struct attention_call {
+  using stored = C;
+  /// What rotated keys are written in: the wider type, so that each channel is rounded to 16 bits once.
+  using turned = std::conditional_t<Turn::rotates, T, C>;
+
+  head_view<const T> q;
+  head_view<const C> k, v;
+  head_view<T> out;
+  visibility rules;
+  Turn turn;
+
+  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
+};
+
+/// rows[n * stride + d]
+template <class X>
+struct row_block {
+  const X* rows;
+  Index stride;
+};
+
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
+}
+
+/// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.
+template <class Storage, class X>
+row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arithmetic<X>* wide) {
+  if constexpr (std::is_same_v<Storage, X>) {
+    return rows;
+  } else {
+    for (Index n = 0; n < count; ++n) widen(rows.rows + n * rows.stride, channels, wide + n * channels);
+    return {wide, channels};
+  }
+}
+
+/// Positions of tokens from `first` on, counted from there.
+struct query_positions_from {
+  const visibility* rules;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return rules->query_position(row, first + t); }
+};
+/// A key that no query sees may have a position outside the table; any row will do for it.
+template <class S>
+struct key_positions_from {
+  const visibility* rules;
+  const frequency_table<S>* table;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    const std::int64_t position = rules->key_position(row, first + t);
+    return table->contains(position) ? position : table->first();
+  }
+};
+
+/// Room for the copies of as many rows as are read at a time.
+template <class T>
+struct row_buffers {
+  T* turned;
+  arithmetic<T>* wide;
+};
+
+/// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
+/// head_dim] with the bits of `rotate`.
+template <class Layout, class T, class S, class Source>
+void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
+                 const frequency_table<S>& table, const Source& positions, T* to) {
+  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
+                                   x.head_dim,           0, x.token_stride, x.head_stride};
+  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
+  rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
+}
+
+/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
+/// their type if that is `Storage`, else in the arithmetic type.
+template <class Storage, class T, class Turn, class C>
+row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
+                             Index count, const row_buffers<T>& buffers) {
+  const head_view<const C>& k = call.k;
+  row_block<C> block = {k.at(b, first, kv), k.token_stride};
+  if constexpr (Turn::rotates) {
+    using Layout = typename Turn::Layout;
+    const frequency_table<typename Turn::scalar>& table = call.turn.tables.keys();
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table, b, first};
+    if constexpr (std::is_same_v<T, C>) {
+      rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
+    } else {
+      for (Index n = 0; n < count; ++n)
+        widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
+      const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
+      rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
+                          buffers.turned);
+    }
+    return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
+  } else {
+    return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
+  }
+}
+
+/// Values [first, first + count) of key head `kv`, [count, value_dim].
+template <class Storage, class T, class Turn, class C>
+row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
+                               Index count, const row_buffers<T>& buffers) {
+  return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count, call.v.head_dim,
+                          buffers.wide);
+}
+
+/// The query heads of key head `kv` of token i, times `factor`: channel d of head g goes to to[d * step] for
+/// {to, step} = place(g).
+template <class T, class Turn, class C>
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Index i, arithmetic<T> factor,
+                  const row_buffers<T>& buffers, const auto& place) {
+  const Index group = call.group(), depth = call.q.head_dim;
+  const T* rows = call.q.at(b, i, kv * group);
+  Index stride = call.q.head_stride;
+  if constexpr (Turn::rotates) {
+    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, kv * group, group, call.turn.tables.queries(),
+                                       query_positions_from{&call.rules, b, i}, buffers.turned);
+    rows = buffers.turned;
+    stride = depth;
+  }
+  for (Index g = 0; g < group; ++g) {
+    const auto [to, step] = place(g);
+    const T* row = rows + g * stride;
+    for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
+    if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+      for (Index d = 0; d < depth; ++d)
+        if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+#define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <bit>        // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include <rope/attention/detail/hidden_keys.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/simd/exp2.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/config.hpp>
+
+/// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
+/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+///
+/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
+/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// -ffast-math.
+///
+/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
+/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
+};
+
+/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
+/// no key has been seen.
+template <class A>
+struct softmax_rows {
+  A* maximum;
+  A* sum;
+};
+
+/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
+template <class A>
+struct joined_factors {
+  A total, part;
+};
+
+/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
+///
+///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
+template <class A>
+joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
+  const bool first = equal(*total.sum, A(0));
+  const A maximum = first ? *part.maximum : (std::max)(*total.maximum, *part.maximum);
+  const joined_factors<A> factors = {first ? A(0) : std::exp2(*total.maximum - maximum),
+                                     std::exp2(*part.maximum - maximum)};
+  *total.sum = *total.sum * factors.total + *part.sum * factors.part;
+  *total.maximum = maximum;
+  return factors;
+}
+
+/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
+/// tanh where scores are capped.
+struct score_factors {
+  double query, cap;
+
+  explicit score_factors(const visibility& rules)
+      : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
+        cap(rules.options().softcap * log2_e) {}
+};
+
+/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+template <class A>
+class tile_softmax {
+  using P = packet<A>;
+
+ public:
+  static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
+
+  /// \param keys  per token of the block that the strip is in, from rows.first_token on
+  tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
+               Index count)
+      : rules_(rules), strip_(strip), keys_(keys), begin_(begin) {
+    const bool by_key = rules.by_key();
+    for (Index r = 0; r < strip.count; ++r) {
+      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1) ? met_[r - 1]
+                                                                    : meet(keys_of(r), begin, count, by_key);
+      if (met_[r].range.empty()) continue;
+      hull_ = hull_.empty() ? met_[r].range
+                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
+                                         (std::max)(hull_.last, met_[r].range.last)};
+    }
+    for (Index r = 0; r < strip.count; ++r)
+      hides_ = hides_ || met_[r].has_holes || met_[r].range.first != hull_.first ||
+               met_[r].range.last != hull_.last;
+  }
+
+  /// Keys of the tile that any row sees.
+  const tile_range& hull() const { return hull_; }
+  /// Whether a row does not see some key of the hull.
+  bool hides() const { return hides_; }
+
+  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
+  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
+    std::fill(shrink_, shrink_ + padded_rows, A(0));
+    A maximum[std::size_t(rows)];
+    for (Index r = 0; r < strip_.count; ++r) {
+      A* row = scores + r * tile;
+      maximum[r] = state.maximum[r];
+      if (!prepare(r, row, factors)) continue;
+      const tile_range whole = packets_of(r);
+      A found = largest_of(row, whole);
+      if (!all_finite(&found, 1)) {
+        for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
+        found = largest_of(row, whole);
+      }
+      maximum[r] = equal(state.sum[r], A(0)) ? found : (std::max)(found, state.maximum[r]);
+      if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
+    }
+    for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
+    for (Index r = 0; r < strip_.count; ++r) {
+      state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
+      state.maximum[r] = maximum[r];
+    }
+  }
+
+  const A* shrink() const { return shrink_; }
+
+  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
+  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
+    constexpr Index width = panel_shape<A>::width;
+    const tile_range range = met_[r].range;
+    for (Index first = 0; first < channels; first += width) {
+      const Index here = (std::min)(width, channels - first);
+      A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
+      for (Index j = range.first; j < range.last; ++j) {
+        if (met_[r].has_holes && hidden_[r][j]) continue;
+        const auto* value = value_of(j) + first;
+        for (Index c = 0; c < here; ++c)
+          sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
+      }
+      for (Index c = 0; c < here; ++c)
+        sum_of(first + c) = multiply_add(shrink_[r], sum_of(first + c), sums[c]);
+    }
+  }
+
+ private:
+  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+
+  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
+
+  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees.
+  Index mark_hidden(Index r) {
+    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
+                      met_[r].range, hidden_[r]);
+  }
+
+  /// The packets that the row's part of the tile touches.
+  tile_range packets_of(Index r) const {
+    return {met_[r].range.first / L * L, (met_[r].range.last + L - 1) / L * L};
+  }
+
+  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  bool prepare(Index r, A* row, const score_factors& factors) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) return false;
+    if (rules_.options().softcap > 0) {
+      channels_map<A> scores(row + range.first, range.last - range.first);
+      scores = scores.tanh() * static_cast<A>(factors.cap);
+    }
+    A seen = row[range.first];
+    if (met_[r].has_holes) {
+      const Index first = mark_hidden(r);
+      if (first == range.last) {
+        met_[r].range = {0, 0};
+        return false;
+      }
+      const key_mark<A>* hidden = hidden_[r];
+      if (const auto& bias = rules_.options().bias)
+        for_each_entry(bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)), bias.key_step(),
+                       begin_, range, [&](Index j, float added) {
+                         row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+                       });
+      seen = row[first];
+      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
+    }
+    std::fill(row + whole.first, row + range.first, seen);
+    std::fill(row + range.last, row + whole.last, seen);
+    return true;
+  }
+
+  static A largest_of(const A* row, tile_range whole) {
+    P largest = load<P>(row + whole.first);
+    for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
+    return largest_lane(largest);
+  }
+
+  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  A weigh(Index r, A* row, A maximum) {
+    const tile_range range = met_[r].range, whole = packets_of(r);
+    if (range.empty()) {
+      std::fill(row + hull_.first, row + hull_.last, A(0));
+      return 0;
+    }
+    const P largest = fill<P>(maximum);
+    P sum = fill<P>(A(0));
+    for (Index j = whole.first; j < whole.last; j += L) {
+      const P weight = exp2(subtract(load<P>(row + j), largest));
+      store(row + j, weight);
+      sum = add(sum, weight);
+    }
+    if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
+      std::fill(row + whole.first, row + range.first, A(0));
+      std::fill(row + range.last, row + whole.last, A(0));
+      if (met_[r].has_holes)
+        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
+      sum = fill<P>(A(0));
+      for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
+    }
+    if (hull_.first < whole.first) std::fill(row + hull_.first, row + whole.first, A(0));
+    if (hull_.last > whole.last) std::fill(row + whole.last, row + hull_.last, A(0));
+    if (rules_.options().dropout > 0) drop(r, row);
+    return sum_of_lanes(sum);
+  }
+
+  void drop(Index r, A* row) const {
+    for_each_dropout(rules_, strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_, met_[r].range,
+                     [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
+  }
+
+  const visibility& rules_;
+  strip_rows strip_;
+  const key_set* keys_;
+  Index begin_;
+  tile_range hull_ = {0, 0};
+  bool hides_ = false;
+  row_in_tile met_[std::size_t(rows)];
+  A shrink_[std::size_t(padded_rows)];
+  key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP

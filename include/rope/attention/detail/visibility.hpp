@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+#define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+
+#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>  // advance
+
+/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
+/// a mask decides.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
+/// the window, or one range and an empty gap at its end.
+struct key_set {
+  Index begin, gap_begin, gap_end, end;
+
+  bool empty() const { return begin == gap_begin && gap_end == end; }
+  /// The first key, and the one behind the last.
+  Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  Index hull_end() const { return gap_end == end ? gap_begin : end; }
+  bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
+};
+
+/// The union of two ranges of keys, empty ones included.
+inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
+  if (a_begin >= a_end)
+    return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
+  if (b_begin >= b_end) return {a_begin, a_end, a_end, a_end};
+  if (b_begin < a_begin) return union_of(b_begin, b_end, a_begin, a_end);
+  const Index end = (std::max)(a_end, b_end);
+  if (b_begin <= a_end) return {a_begin, end, end, end};
+  return {a_begin, a_end, b_begin, end};
+}
+
+/// The keys that the rules of position admit for a query, or for some query of several: those at
+/// [near_first, near_last], and the sinks at [0, sinks_end).
+struct position_rule {
+  std::int64_t near_first, near_last, sinks_end;
+
+  bool operator()(std::int64_t key) const {
+    // Without branches, so that a loop over keys is one of vectors.
+    return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
+  }
+  /// Whether some position of [low, high] may be admitted.
+  bool meets(std::int64_t low, std::int64_t high) const {
+    return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
+  }
+};
+
+/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
+/// do not decide, sees_key() holds.
+class visibility {
+ public:
+  visibility(const attention_options& options, const attention_shape& shape)
+      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+
+  const attention_options& options() const { return options_; }
+  const attention_shape& shape() const { return shape_; }
+
+  double scale() const {
+    return !equal(options_.scale, 0) || shape_.head_dim == 0
+               ? options_.scale
+               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  }
+
+  /// Position of query i of row b, and of key j.
+  std::int64_t query_position(Index b, Index i) const {
+    if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
+    const segment s = segment_of(b, i);
+    return s.keys - s.queries + (i - s.first_query);
+  }
+  std::int64_t key_position(Index b, Index j) const {
+    if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
+    if (options_.query_offsets.empty()) return j;
+    const auto offsets = key_offsets();
+    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+  }
+
+  /// The positions of all queries that see a key, and of all keys.
+  position_range query_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b)
+      for (Index i = 0; i < shape_.queries; ++i)
+        if (!blind(b, i)) range.include(query_position(b, i));
+    return range;
+  }
+  position_range key_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b) {
+      const Index count = key_count(b);
+      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
+        range.include(key_position(b, j));
+    }
+    return range;
+  }
+
+  /// Whether query i is behind the count of row b.
+  bool is_padding(Index b, Index i) const { return i >= query_count(b); }
+
+  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
+  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+
+  /// The keys that the ranges admit for query i of row b.
+  key_set keys_of(Index b, Index i) const {
+    if (is_padding(b, i)) return {0, 0, 0, 0};
+    const segment s = segment_of(b, i);
+    const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (!in_order_) return {s.first_key, end, end, end};
+    // Positions are contiguous, so distances are differences of indices.
+    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
+                       position = query_position(b, i);
+    const auto index_of = [&](std::int64_t key_position) {
+      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
+      if (key_position <= start) return s.first_key;
+      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
+    };
+    // The first key that is at least so many positions behind the query.
+    const auto index_behind = [&](std::int64_t steps) {
+      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+    };
+    const Index after = options_.causal ? index_behind(1) : end;
+    if (options_.window == 0) return {s.first_key, after, after, after};
+    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index last = options_.causal ? after : index_behind(options_.window);
+    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+  }
+
+  /// Whether ranges do not decide alone.
+  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+
+  /// What the ranges leave open, for a key in keys_of().
+  bool sees_key(Index b, Index h, Index i, Index j) const {
+    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
+    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
+  }
+
+  /// What the rules of position admit for a query, and for some query of positions [first, last].
+  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
+  position_rule rule_of(std::int64_t first, std::int64_t last) const {
+    using limits = std::numeric_limits<std::int64_t>;
+    const std::int64_t end = options_.causal ? last : (limits::max)();
+    if (options_.window == 0) return {(limits::min)(), end, 0};
+    const std::int64_t sinks = options_.sinks;
+    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
+            sinks <= end ? sinks : advance(end, 1)};
+  }
+
+  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  bool sees(Index b, Index h, Index i, Index j) const {
+    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+  }
+
+  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
+  bool in_order() const { return in_order_; }
+
+  /// Positions of the keys of row b where they are listed.
+  const std::int64_t* listed_key_positions(Index b) const {
+    const auto list = options_.key_positions;
+    return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
+  }
+
+  static bool hides(float bias) { return bias < -1e30f; }
+
+ private:
+  Index query_count(Index b) const {
+    return options_.query_counts.empty()
+               ? shape_.queries
+               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
+  }
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+
+  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  struct segment {
+    Index first_query, queries, first_key;
+    std::int64_t keys;
+  };
+
+  segment segment_of(Index b, Index i) const {
+    if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
+    const auto queries = options_.query_offsets, keys = key_offsets();
+    const auto s =
+        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
+            keys[s + 1] - keys[s]};
+  }
+
+  std::span<const std::int64_t> key_offsets() const {
+    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
+  }
+
+  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+    const bool shared = static_cast<Index>(list.size()) == tokens;
+    return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
+  }
+
+  /// position - steps, held at the end of the range of int64; advance() is its twin.
+  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
+    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
+    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
+  }
+
+  bool keys_in_order() const {
+    const auto list = options_.key_positions;
+    for (std::size_t j = 1; j < list.size(); ++j)
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
+          (list[j] < list[j - 1] ||
+           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
+        return false;
+    return true;
+  }
+
+  attention_options options_;
+  attention_shape shape_;
+  bool in_order_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP

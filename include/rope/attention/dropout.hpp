@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DROPOUT_HPP
+#define ROPE_ATTENTION_DROPOUT_HPP
+
+#include <cstdint>
+
+#include <rope/config.hpp>
+
+/// Which attention probabilities a training step drops.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
+/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
+/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
+/// they drop the same entries; so do segments of one row, whose positions start again.
+///
+///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
+///
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+///
+/// Accuracy:  an entry is dropped with the given probability to within 2^-32
+/// Cost:      two 64-bit products per entry
+/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
+///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
+///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
+class dropout_mask {
+ public:
+  /// \param probability  of dropping an entry, in [0, 1)
+  constexpr dropout_mask(double probability, std::uint64_t seed)
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+
+  /// The mask along the keys of one query.
+  class row {
+   public:
+    constexpr bool keeps(std::int64_t key_position) const {
+      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+    }
+
+   private:
+    friend class dropout_mask;
+    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
+    std::uint64_t state_, threshold_;
+  };
+
+  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
+    const std::uint64_t where = finalise(
+        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
+    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+  }
+
+  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
+                       std::int64_t key_position) const {
+    return row_of(batch_row, query_head, query_position).keeps(key_position);
+  }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
+
+  static constexpr std::uint64_t finalise(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+  }
+
+  std::uint64_t threshold_;
+  std::uint64_t seed_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DROPOUT_HPP

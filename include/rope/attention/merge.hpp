@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_MERGE_HPP
+#define ROPE_ATTENTION_MERGE_HPP
+
+#include <algorithm>  // std::copy_n, std::max
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/detail/weighted_sum.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/simd/packet.hpp>    // arithmetic
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
+/// threads, machines or blocks of a cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
+///
+///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
+///
+/// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
+/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to one side only.
+///
+/// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
+/// the last key of the part, as if there were no other.
+///
+///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
+///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
+///                        .log_sum_exp = log_sum_exp_a});
+///
+/// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
+/// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
+///
+/// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
+/// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
+///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
+/// Cost:      two reads and one write of the output; no allocation
+/// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
+template <class T, class B>
+void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
+           std::span<const double> log_sum_exp_b) {
+  static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
+                "merge: out_a is writable and out_b has its channel type");
+  detail::check_view("merge", out_a);
+  detail::check_view("merge", out_b);
+  detail::check_memory("merge", out_a, out_b);
+  if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
+      out_a.head_dim != out_b.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merge: the outputs must have the same shape, got [", out_a.batch, ", ",
+                               out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch,
+                               ", ", out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+  const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
+  if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merge: a log-sum-exp must have length batch * queries * heads = ", count,
+                               ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+
+  using A = detail::arithmetic<T>;
+  std::size_t n = 0;
+  for (Index b = 0; b < out_a.batch; ++b)
+    for (Index i = 0; i < out_a.tokens; ++i)
+      for (Index h = 0; h < out_a.heads; ++h, ++n) {
+        // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
+        if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
+        if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
+          std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
+          log_sum_exp_a[n] = log_sum_exp_b[n];
+          continue;
+        }
+        const double largest = (std::max)(log_sum_exp_a[n], log_sum_exp_b[n]);
+        const double a = std::exp(log_sum_exp_a[n] - largest),
+                     b_weight = std::exp(log_sum_exp_b[n] - largest);
+        const A share_a = static_cast<A>(a / (a + b_weight)),
+                share_b = static_cast<A>(b_weight / (a + b_weight));
+        detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
+        log_sum_exp_a[n] = largest + std::log(a + b_weight);
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_MERGE_HPP

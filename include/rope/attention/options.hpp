@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/integer_range.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>  // is_finite
+
+/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
+/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+template <class X>
+struct score_view {
+  const X* data = nullptr;
+  Index batch = 1, heads = 1, queries = 1, keys = 1;
+  Index batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+
+  /// Entries of keys 0, 1, ... of one query, key_step() apart.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+
+/// Contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
+///          entries
+template <class X>
+score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents even where another one is zero.
+  const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
+                           (std::max)(keys, Index{1})};
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch,
+                                                      ", ", heads, ", ", queries, ", ", keys, "]"));
+  if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
+    ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
+                                                  "] exceeds the address space"));
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+
+/// Options of a call of attention; every default is the plain causal attention of a decoder.
+///
+/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
+/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
+/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
+/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+///
+/// Counts that leave a row with more queries than keys are refused where positions matter (causal, window,
+/// rotation) and are not listed: its padding would have shifted it against its keys.
+///
+/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
+/// mask, the bias, the segments and the count of keys.
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible when its position <= the query's.
+  bool causal = true;
+  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in either
+  /// direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
+  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key. A bias of the distance needs no matrix: with n numbers per
+  /// head for distances 1 - n .. n - 1 around `zero`, {.data = zero, .heads = heads, .queries = n, .keys = n,
+  /// .head_stride = 2 * n - 1, .query_stride = -1, .key_stride = 1} is row[j - i].
+  score_view<float> bias = {};
+  /// A key is visible where the mask is true. (std::vector<bool> has no bool in memory;
+  /// Eigen::Array<bool, ...> and std::unique_ptr<bool[]> have.)
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  std::span<const std::int64_t> query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ...
+  std::span<const std::int64_t> key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1, the rest of the row is padding that sees
+  /// nothing: zeros, `no_keys` for a log-sum-exp, gradients of zero. Needs key_counts where positions matter
+  /// and are not listed.
+  std::span<const std::int64_t> query_counts = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  std::span<const std::int64_t> key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
+  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
+  /// positions are counted in each segment as they are in a row. Without key_offsets both are the same.
+  std::span<const std::int64_t> query_offsets = {};
+  std::span<const std::int64_t> key_offsets = {};
+  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
+  /// Which are dropped is a function of the seed and of row, head and positions alone (dropout.hpp): give
+  /// every layer and step a seed of its own, and the gradient the seed of its forward pass.
+  double dropout = 0;
+  std::uint64_t dropout_seed = 0;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
+  /// included; `no_keys` where a query sees nothing, and for padding.
+  std::span<double> log_sum_exp = {};
+
+  /// The log-sum-exp of no keys: a number, not an infinity, so that it survives -ffast-math. Below every sum.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+
+namespace detail {
+
+/// Extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+
+inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
+                           Index or_else) {
+  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
+  if (allowed == or_else)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be empty or have length ", allowed, ", got ", got));
+  ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be empty or have length ", allowed,
+                                            " or ", or_else, ", got ", got));
+}
+
+inline void check_offsets(const char* function, const char* name, std::span<const std::int64_t> offsets,
+                          Index tokens) {
+  if (offsets.front() != 0 || offsets.back() != tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must begin with 0 and end with ", tokens));
+  for (std::size_t s = 1; s < offsets.size(); ++s)
+    if (offsets[s] < offsets[s - 1])
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must not decrease, got ", offsets[s],
+                                                " after ", offsets[s - 1]));
+}
+
+template <class X>
+void check_scores(const char* function, const char* name, const score_view<X>& x,
+                  const attention_shape& shape) {
+  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
+  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
+             fits(x.keys, shape.keys)))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the extents of ", name, " must be 1 or those of the scores, [",
+                       shape.batch, ", ", shape.heads, ", ", shape.queries, ", ", shape.keys, "], got [",
+                       x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
+}
+
+inline void check_counts_of_rows(const char* function, const char* name,
+                                 std::span<const std::int64_t> counts, Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch, batch);
+  for (const std::int64_t count : counts)
+    if (count < 0 || count > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be in [0, ", tokens, "], got ", count));
+}
+
+/// Counts say where queries are among keys, or positions do, or it does not matter.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_counts need key_counts, or query_positions: the last query of a row is "
+                       "aligned with its last key, got ",
+                       options.query_counts.size(), " counts of queries and none of keys"));
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b) {
+    const std::int64_t keys = options.key_counts[b],
+                       queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
+    if (keys > 0 && queries > keys)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row ", b, " has ", queries, " queries and ", keys,
+                         " keys, so its first query would be at position ", keys - queries,
+                         "; give query_counts, or query_positions"));
+  }
+}
+
+/// Rounded to the arithmetic type A, neither scale nor softcap may vanish or overflow, nor may 1 / softcap. A
+/// capped score is q . k times their quotient, of which the same is asked with room for q and k themselves.
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
+  for (const double option : {(std::abs)(options.scale), options.softcap})
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": scale and softcap must be 0 or of a magnitude in [", smallest, ", ",
+                         1 / smallest, "], got ", options.scale, " and ", options.softcap));
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               room = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) && (scale < room * options.softcap || scale > options.softcap / room))
+    ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
+                                              ", ", 1 / room, "], got ", scale, " / ", options.softcap));
+}
+
+/// Every number in the options that is out of its range, and every list and view that does not fit the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": scale must be finite and softcap finite and not negative, got ",
+                       options.scale, " and ", options.softcap));
+  if (options.window < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": window must not be negative, got ", options.window));
+  if (options.sinks < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": sinks must not be negative, got ", options.sinks));
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout must be in [0, 1), got ", options.dropout));
+
+  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sink_logits must be finite, got ", static_cast<double>(logit)));
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
+                 shape.batch * shape.queries);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
+                 shape.batch * shape.keys);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  check_scores(function, "bias", options.bias, shape);
+  check_scores(function, "mask", options.mask, shape);
+
+  if (options.query_offsets.empty()) {
+    check_alignment(function, options, shape, rotates);
+    if (!options.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
+    return;
+  }
+  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
+      !options.query_positions.empty() || !options.key_positions.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": query_offsets are for a batch of 1 without positions, query_counts and key_counts, "
+                       "got a batch of ",
+                       shape.batch));
+  if (key_offsets.size() != options.query_offsets.size())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": query_offsets and key_offsets must have the same length, got ",
+                       options.query_offsets.size(), " and ", key_offsets.size()));
+  check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
+  check_offsets(function, "key_offsets", key_offsets, shape.keys);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_OPTIONS_HPP

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_WEIGHTS_HPP
+#define ROPE_ATTENTION_WEIGHTS_HPP
+
+#include <algorithm>  // std::max, std::min, std::fill_n
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <utility>  // std::pair
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/table_checks.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/dropout.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/integer_range.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/simd/infinities.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+
+/// The probabilities of attention themselves, for inspection and plots.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The weights of one query of a row, from its scores in `row`.
+template <class A>
+void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
+  const attention_options& options = rules.options();
+  const auto keys = static_cast<Index>(row.size());
+  const auto at = [&](Index j) -> A& { return row[static_cast<std::size_t>(j)]; };
+  const bool has_sink = !options.sink_logits.empty();
+  const double sink = has_sink ? static_cast<double>(options.sink_logits[static_cast<std::size_t>(h)]) : 0;
+  bool any = has_sink;
+  double largest = sink;
+  for (Index j = 0; j < keys; ++j) {
+    if (!rules.sees(b, h, i, j)) continue;
+    auto score = static_cast<double>(at(j));
+    if (options.softcap > 0) score = options.softcap * std::tanh(score / options.softcap);
+    if (options.bias) score += static_cast<double>(options.bias.at(b, h, i)[j * options.bias.key_step()]);
+    at(j) = saturated_to<A>(score);
+    score = static_cast<double>(at(j));
+    largest = any ? (std::max)(largest, score) : score;
+    any = true;
+  }
+  double sum = has_sink ? std::exp(sink - largest) : 0;
+  for (Index j = 0; j < keys; ++j)
+    if (rules.sees(b, h, i, j)) sum += std::exp(static_cast<double>(at(j)) - largest);
+  const auto kept =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  for (Index j = 0; j < keys; ++j) {
+    const bool present =
+        rules.sees(b, h, i, j) && (detail::equal(options.dropout, 0) || kept.keeps(rules.key_position(b, j)));
+    at(j) = present
+                ? static_cast<A>(std::exp(static_cast<double>(at(j)) - largest) / sum / (1 - options.dropout))
+                : A(0);
+  }
+}
+
+template <class T, class Turn>
+void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights) {
+  using A = arithmetic<T>;
+  const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
+  const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
+  storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+  storage<T> turned(copied);
+  const row_buffers<T> buffers = {turned.data(), wide.data()};
+  const auto row_of = [&](Index b, Index h, Index i) {
+    return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
+                           static_cast<std::size_t>(keys));
+  };
+  for (Index b = 0; b < call.q.batch; ++b)
+    for (Index kv = 0; kv < call.k.heads; ++kv)
+      for (Index i = 0; i < call.q.tokens; ++i) {
+        const bool blind = call.rules.blind(b, i);
+        if (!blind)
+          read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
+                       [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+        // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
+        const key_set visible = call.rules.keys_of(b, i);
+        for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {
+          const Index count = (std::min)(block, visible.hull_end() - j);
+          const auto rows = read_keys<A>(call, b, kv, j, count, buffers);
+          for (Index g = 0; g < group; ++g)
+            for (Index n = 0; n < count; ++n)
+              row_of(b, kv * group + g, i)[static_cast<std::size_t>(j + n)] =
+                  const_channels_map<A>(queries.data() + g * depth, depth)
+                      .matrix()
+                      .dot(const_channels_map<A>(rows.rows + n * rows.stride, depth).matrix());
+        }
+        for (Index g = 0; g < group; ++g) {
+          const auto row = row_of(b, kv * group + g, i);
+          if (blind)
+            std::fill(row.begin(), row.end(), A(0));
+          else
+            weights_from_scores(call.rules, b, kv * group + g, i, row);
+        }
+      }
+}
+
+/// The checked call of attention that the weights are those of.
+template <class T>
+visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
+                           const attention_options& options, std::size_t size, bool rotates = false) {
+  check_view("attention_weights", q);
+  check_view("attention_weights", k);
+  check_memory("attention_weights", q, k);
+  if (!extents_fit(q.batch, q.heads, q.tokens, k.tokens, Index(sizeof(arithmetic<T>))))
+    ROPE_THROW(std::length_error, message("attention_weights: weights [", q.batch, ", ", q.heads, ", ",
+                                          q.tokens, ", ", k.tokens, "] exceed the address space"));
+  const auto count = static_cast<std::size_t>(q.batch * q.heads * q.tokens * k.tokens);
+  if (size != count)
+    ROPE_THROW(std::invalid_argument,
+               message("attention_weights: weights must have length batch * heads * queries * keys = ", count,
+                       ", got ", size));
+  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
+  return checked_attention<T, T>(q, k, v, out, options, rotates);
+}
+
+}  // namespace detail
+
+/// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
+///
+///     w_ij = softmax over visible j of  scale * q_i . k_j     (capped, biased and dropped as the options
+///     say)
+///
+/// A masked key has weight 0; the weights of a query that sees no key are all 0. With learned sinks a row
+/// sums to less than 1, by the share of the sink. Options and errors are those of attention; log_sum_exp is
+/// not written.
+///
+/// \param q        [batch, queries, q.heads, head_dim]
+/// \param k        [batch, keys, k.heads, head_dim]
+/// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+///
+/// Throws:    std::invalid_argument as attention does, or if weights has another length
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
+/// Cost:      2 head_dim flops per query head and key, in plain loops on the calling thread: for looking at,
+///            not for computing with
+template <class Layout = detail::unnamed_layout, class Q, class K>
+void attention_weights(head_view<Q> q, head_view<K> k,
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
+                       const attention_options& options = {}) {
+  using T = std::remove_const_t<Q>;
+  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
+                "attention_weights: q and k have the same channel type");
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention_weights: a layout rotates by a table; give one, or leave the layout out");
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
+  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
+}
+
+/// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables>
+void attention_weights(head_view<Q> q, head_view<K> k,
+                       std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
+                       const attention_options& options = {}) {
+  using T = std::remove_const_t<Q>;
+  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
+                "attention_weights: q and k have the same channel type");
+  static_assert(pair_layout<Layout>,
+                "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
+                "attention_weights<half_split>(...)");
+  detail::check_tables("attention_weights", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
+  detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
+                                  rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_WEIGHTS_HPP

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <iterator>  // std::data
+#include <memory>  // std::shared_ptr
+#include <span>
+#include <type_traits>
+#include <utility>  // std::declval
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/tensor_shape.hpp>
+#include <rope/config.hpp>
+
+/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
+/// memory and its strides is believed, and a type that does not say it is not a list.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+
+/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+
+  /// The same list, if it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      ROPE_THROW(std::invalid_argument,
+                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+    return *this;
+  }
+};
+
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+
+/// One whose coefficients are in memory, at strides that it tells.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+
+/// What data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    (tensor<const X, 1> || tensor<const X, 2>);
+
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
+/// would take a strided view for one.
+template <class X>
+concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+
+/// Integers that can be read where they are.
+template <class X>
+concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+
+/// A list that the caller keeps, if it is a vector.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+
+/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
+/// others after it was checked. The memory is shared by the copies of what reads it.
+template <class Integer>
+struct evaluated_list {
+  std::shared_ptr<const std::vector<Integer>> memory;
+  integer_list<Integer> list;
+
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
+    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
+    memory = values;
+    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+  }
+};
+
+/// How a call keeps the positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_INTEGER_LIST_HPP

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_INTEGER_RANGE_HPP
+#define ROPE_BASE_INTEGER_RANGE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+
+/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
+/// before they are formed.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+  return a + b;
+}
+
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+  return a - b;
+}
+
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::span<const Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_INTEGER_RANGE_HPP

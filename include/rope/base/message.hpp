@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_MESSAGE_HPP
+#define ROPE_BASE_MESSAGE_HPP
+
+#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
+#include <cstdio>    // std::snprintf
+#include <cstdlib>   // std::strtod
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+
+/// Error texts: "rope::function: the rule, the value".
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+inline std::string exact_digits(double value) {
+  char digits[32];
+  for (int count = 10; count <= 17; ++count) {
+    std::snprintf(digits, sizeof digits, "%.*g", count, value);
+    if (equal(std::strtod(digits, nullptr), value)) break;
+  }
+  return digits;
+}
+/// A part of a message. Messages are many, so all of them are put together by one function.
+class message_part {
+ public:
+  message_part(const char* text) : kind_(kind::text), text_(text) {}
+  message_part(double value) : kind_(kind::real), real_(value) {}
+  template <std::signed_integral Integer>
+  message_part(Integer value) : kind_(kind::integer), integer_(value) {}
+  template <std::unsigned_integral Integer>
+  message_part(Integer value) : kind_(kind::natural), natural_(value) {}
+  /// An index of a class of its own.
+  template <class Number>
+  requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
+      : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
+
+  /// Numbers are written so that they read back exactly.
+  void append_to(std::string& text) const {
+    char digits[32];
+    switch (kind_) {
+      case kind::text:
+        text += text_;
+        break;
+      case kind::integer:
+        text += std::to_string(integer_);
+        break;
+      case kind::natural:
+        text += std::to_string(natural_);
+        break;
+      case kind::real:
+        std::snprintf(digits, sizeof digits, "%.17g", real_);
+        text += digits;
+    }
+  }
+
+ private:
+  enum class kind { text, real, integer, natural } kind_;
+  union {
+    const char* text_;
+    double real_;
+    long long integer_;
+    unsigned long long natural_;
+  };
+};
+
+inline void append(std::string& text, message_part part) { part.append_to(text); }
+
+inline std::string joined(std::initializer_list<message_part> parts) {
+  std::string text = "rope::";
+  for (const message_part& part : parts) part.append_to(text);
+  return text;
+}
+
+template <class... Parts>
+std::string message(const Parts&... parts) {
+  return joined({message_part(parts)...});
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_MESSAGE_HPP

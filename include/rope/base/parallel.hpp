@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+
+#include <algorithm>  // std::min
+#include <atomic>
+#include <concepts>
+
+#include <rope/config.hpp>
+
+/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
+struct any_body {
+  void operator()(Index /*piece*/) const {}
+};
+struct any_range_body {
+  void operator()(Index /*first*/, Index /*last*/) const {}
+};
+
+}  // namespace detail
+
+/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done.
+/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
+/// pools would: scratch memory belongs to a thread, and is in use.
+///
+///     struct openmp {
+///       rope::Index threads() const { return omp_get_max_threads(); }
+///       void parallel_for(rope::Index count, const auto& body) const {
+///         #pragma omp parallel for
+///         for (rope::Index i = 0; i < count; ++i) body(i);
+///       }
+///     };
+template <class X>
+concept thread_source = requires(const X& threads) {
+  { threads.threads() } -> std::convertible_to<Index>;
+  threads.parallel_for(Index{}, detail::any_body{});
+};
+
+/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
+template <class X>
+concept eigen_thread_pool_device = requires(const X& device) {
+  { device.numThreads() } -> std::convertible_to<Index>;
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+};
+
+/// Everything a `threads` parameter takes.
+template <class X>
+concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
+
+/// The calling thread alone: what every call without a `threads` argument uses.
+struct this_thread {
+  Index threads() const { return 1; }
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = 0; i < count; ++i) body(i);
+  }
+};
+
+namespace detail {
+
+/// How many threads the caller has.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+
+/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
+/// next one when they are free. A call too small to gain from a second thread stays on its own.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  if (pieces <= 1 || work < smallest / tasks) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
+/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+template <class Threads, class Body>
+void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
+  constexpr Index smallest_piece = Index{1} << 18;
+  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+  if (pieces <= 1) {
+    if (count > 0) body(Index{0}, count);
+    return;
+  }
+  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
+             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_PARALLEL_HPP

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+#define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/simd/packet.hpp>
+#include <rope/config.hpp>
+
+/// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
+template <class P>
+struct even_odd {
+  P even;
+  P odd;
+};
+template <class P, class A>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    const __m128 low = _mm_loadu_ps(from), high = _mm_loadu_ps(from + 4);
+    return {P(_mm_shuffle_ps(low, high, 0x88)), P(_mm_shuffle_ps(low, high, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 8) {
+    const __m256 low = _mm256_loadu_ps(from), high = _mm256_loadu_ps(from + 8);
+    const __m256 outer = _mm256_permute2f128_ps(low, high, 0x20),
+                 inner = _mm256_permute2f128_ps(low, high, 0x31);
+    return {P(_mm256_shuffle_ps(outer, inner, 0x88)), P(_mm256_shuffle_ps(outer, inner, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return {P(_mm512_permutex2var_ps(low, even, high)), P(_mm512_permutex2var_ps(low, odd, high))};
+  } else
+#endif
+  {
+    A even[lanes<P>], odd[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
+    return {load<P>(even), load<P>(odd)};
+  }
+}
+
+/// Whether interleaved channels of type T can be rotated apart, with one table entry per lane. Entries that
+/// stand twice in a register, as swap_neighbours asks for, are half as many; which way is faster depends on
+/// whether that matters. bfloat16 comes apart for nothing and always is.
+template <class T, class P>
+inline constexpr bool can_take_apart =
+#if defined(EIGEN_VECTORIZE_SSE)
+    (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
+#endif
+    std::is_same_v<T, Eigen::bfloat16>;
+
+#if defined(EIGEN_VECTORIZE_SSE)
+// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
+// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was taken apart.
+EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+#endif
+
+/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
+  const P a = load<P>(from), b = load<P>(from + lanes<P>);
+  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+}
+/// The inverse of load_pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
+  store(to, P(low_lanes(first, second)));
+  store(to + lanes<P>, P(high_lanes(first, second)));
+}
+/// One table entry per pair, in the order of load_pairs.
+template <class P, class T, class A>
+EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+    return load<P>(entries);
+  } else {
+    // Of every 128 bits, the first half comes from the first register.
+    constexpr int half = int(8 / sizeof(A));
+    A ordered[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) {
+      const int block = i / (2 * half), place = i % (2 * half);
+      ordered[i] = entries[block * half + place % half + (place < half ? 0 : lanes<P> / 2)];
+    }
+    return load<P>(ordered);
+  }
+}
+
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
+/// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
+  using bits = bits_packet<P>;
+  const bits both = load_bits<bits>(from);
+  return {from_bits<P>(shift_left<16>(both)),
+          from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
+}
+
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+// Lane i of `even` and `odd`, rounded, to places 2 i and 2 i + 1.
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
+  const __m512i order = _mm512_add_epi32(
+      _mm512_set1_epi32(0x100000),
+      _mm512_mullo_epi32(_mm512_set1_epi32(0x10001),
+                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, __m512i(_mm512_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m256 even, __m256 odd) {
+  const __m256i order =
+      _mm256_set_epi32(0xf0007, 0xe0006, 0xd0005, 0xc0004, 0xb0003, 0xa0002, 0x90001, 0x80000);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_permutexvar_epi16(order, __m256i(_mm256_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m128 even, __m128 odd) {
+  const __m128i both = __m128i(_mm_cvtne2ps_pbh(odd, even));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(both, _mm_srli_si128(both, 8)));
+}
+#endif
+
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
+  return load_even_odd<P>(from);
+}
+
+/// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
+template <class P>
+EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  store_bfloat16(to, even, odd);
+#else
+  using bits = bits_packet<P>;
+  const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
+  const auto rounded = [&](const P& value) {
+    const bits x = to_bits(value);
+    return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
+  };
+  const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
+  store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
+#endif
+}
+
+template <class P>
+EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
+  store_even_odd(to, first, second);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+
+#include <concepts>
+#include <type_traits>
+
+#include <rope/config.hpp>
+
+/// What Eigen::Tensor and TensorMap show of themselves, without including them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A tensor of that rank, whose elements lie next to each other.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_CACHE_STEP_HPP
+#define ROPE_BLOCK_DETAIL_CACHE_STEP_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>  // attention_options
+#include <rope/attention/detail/visibility.hpp>  // known_range
+#include <rope/base/message.hpp>
+#include <rope/block/weights.hpp>
+#include <rope/cache/detail/cached_options.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/tables/table.hpp>
+
+/// One step of a decoder, appending and attending: what would fail in its second half is found before the
+/// first.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The most tokens that are appended before they attend.
+template <class C>
+Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
+  return (std::max)(Index{1}, tokens);
+}
+template <class C>
+Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
+  return cache.policy().chunk;
+}
+
+/// The positions that the step reads from the table for row b.
+template <class C>
+position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
+  read.include(next);
+  read.include(advance(next, count - 1));
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b)) read.include(position);
+  return read;
+}
+template <class C>
+position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
+  if (cache.policy().positions == ring_positions::cache) {
+    read.include(0);
+    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    return read;
+  }
+  read.include(last);
+  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b))
+      if (position != ring_cache<C>::no_position) read.include(position);
+  return read;
+}
+
+/// Throws:  what append and attention would for `tokens` new tokens per row of a block with this shape, but
+/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
+template <class Layout, class Cache, class S>
+void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
+                Index tokens, const frequency_table<S>* table, const row_counts& counts) {
+  const char* function = "multi_head_attention";
+  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
+      cache.value_dim() != shape.value_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
+                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
+                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+  check_counts(function, counts, cache.batch(), tokens);
+  check_cache_options(function, cache, options);
+  Index keys = 0;
+  for (Index b = 0; b < cache.batch(); ++b)
+    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  if (table == nullptr) {
+    if (cache.storage() == key_storage::raw)
+      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+    return;
+  }
+  if constexpr (pair_layout<Layout>) {
+    cache.template check_table<Layout>(*table);
+    for (Index b = 0; b < cache.batch(); ++b) {
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
+                             known_range{positions_read(cache, b, count)});
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_CACHE_STEP_HPP

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_GRADIENT_HPP
+#define ROPE_BLOCK_GRADIENT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>  // std::type_identity_t
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/gradient.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/block/detail/head_norm.hpp>
+#include <rope/block/detail/pass.hpp>
+#include <rope/block/detail/projection_products.hpp>
+#include <rope/block/multi_head_attention.hpp>
+#include <rope/block/weights.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// The backward pass of an attention block.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
+/// given, and left out where it is empty.
+template <class T>
+struct multi_head_gradients {
+  using token_map = typename projection<T>::weight_map;
+
+  /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
+  /// cross-attention through the queries.
+  token_map x{nullptr, 0, 0};
+  /// By the context of cross-attention, [batch * keys, context_dim].
+  token_map context{nullptr, 0, 0};
+  multi_head_parameters<T> weights = {};
+  /// By learned sink logits and a bias among the attention options; not with more than one segment.
+  option_gradients options = {};
+};
+
+namespace detail {
+
+template <class T, class Layout, class Rotation, class Threads>
+class block_gradient {
+ public:
+  block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
+                 const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
+                 const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
+                 const Rotation& rotation, const Threads& threads)
+      : pass_{block.weights(), block.options(), block.shape()},
+        x_(x),
+        context_(context),
+        batch_(batch),
+        d_out_(d_out),
+        gradients_(gradients),
+        self_(self),
+        options_(without_report(options)),
+        rotation_(rotation),
+        threads_(threads) {
+    check_call();
+  }
+
+  void run() {
+    const multi_head_weights<T>& weights = pass_.weights;
+    const multi_head_shape& shape = pass_.shape;
+    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
+    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
+                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
+    rotation_.apply(q, k, threads_);
+
+    const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
+                       d_heads = like<scratch::d_attended>(q, shape.value_dim);
+    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
+    const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
+                       d_k = like<scratch::d_keys>(k, shape.head_dim),
+                       d_v = like<scratch::d_values>(v, shape.value_dim);
+    for (Index s = 0; s < rotation_.segment_count(); ++s)
+      attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
+    rotation_.apply_transpose(d_q, d_k, threads_);
+
+    const multi_head_parameters<T>& d = gradients_.weights;
+    by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
+    by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
+    const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
+                            by_v = {as_rows(d_v), weights.v};
+    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
+                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
+                 gradient_by_projection<T>(context_, as_rows(d_k), d.k),
+                 gradient_by_projection<T>(context_, as_rows(d_v), d.v));
+    const token_map &d_x = gradients_.x, &d_context = gradients_.context;
+    if (self_)
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q, by_k, by_v));
+    else
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q), gradient_by_tokens<T>(d_context, by_k, by_v));
+  }
+
+ private:
+  using token_map = typename multi_head_gradients<T>::token_map;
+  using scratch = block_scratch;
+
+  template <class Map, class Of>
+  static void check_shape(const char* name, const Map& given, const Of& of) {
+    if (given.size() > 0 && of.size() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
+                         " is, got [", given.rows(), ", ", given.cols(), "]"));
+    if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
+                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+  }
+  void check_call() const {
+    pass_.check_call(x_, context_, d_out_);
+    pass_.check_positions(rotation_, x_, context_, batch_);
+    pass_.check_attention(rotation_, options_, x_, context_, batch_);
+    const multi_head_parameters<T>& d = gradients_.weights;
+    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
+                           const projection<const T>& of) {
+      check_shape(weight, given.weight, of.weight);
+      check_shape(bias, given.bias, of.bias);
+    };
+    linear("the q weight", "the q bias", d.q, pass_.weights.q);
+    linear("the k weight", "the k bias", d.k, pass_.weights.k);
+    linear("the v weight", "the v bias", d.v, pass_.weights.v);
+    linear("the o weight", "the o bias", d.o, pass_.weights.o);
+    check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
+    check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
+    check_shape("x", gradients_.x, x_);
+    check_shape("the context", gradients_.context, context_);
+    if (self_ && gradients_.context.size() > 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: self-attention has no context, got memory for ",
+                         gradients_.context.rows(), " of its tokens"));
+    if (rotation_.segment_count() > 1 &&
+        (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
+                         rotation_.segment_count()));
+  }
+
+  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  static attention_options without_report(attention_options options) {
+    options.log_sum_exp = {};
+    return options;
+  }
+  template <class Purpose>
+  head_view<T> like(const head_view<T>& x, Index head_dim) const {
+    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
+  }
+  /// A copy of the heads after their norm; what is before it is needed again.
+  template <class Purpose>
+  head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
+    if (norm.weight == nullptr) return x;
+    const head_view<T> y = like<Purpose>(x, x.head_dim);
+    norm.apply(x, y, threads_);
+    return y;
+  }
+
+  /// Forward and backward through the attention of one segment.
+  void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
+                   const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
+                   const head_view<T>& d_k, const head_view<T>& d_v) const {
+    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
+    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
+    const head_view<T> asking = of_queries(q);
+    const Index sums = asking.batch * asking.tokens * asking.heads;
+    attention_options options = rotation_.options_of(options_, s);
+    options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
+    attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
+    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
+                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
+  }
+
+  /// Turns the gradient by normalised heads into that by the heads before.
+  template <class Map>
+  void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
+               const head_view<T>& d) const {
+    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
+  }
+
+  block_pass<T> pass_;
+  const token_ref<T>&x_, &context_;
+  Index batch_;
+  const token_ref<T>& d_out_;
+  const multi_head_gradients<T>& gradients_;
+  bool self_;
+  attention_options options_;
+  const Rotation& rotation_;
+  const Threads& threads_;
+};
+
+}  // namespace detail
+
+/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
+///
+///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
+///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
+///         .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
+///
+/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
+///
+/// \param x          [batch * tokens, model_dim], as in the forward pass
+/// \param d_out      [batch * tokens, out_dim]
+/// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
+///                   out
+///
+/// \param threads    the caller's threads, see parallel.hpp; the bits do not depend on them
+///
+/// Requires:  the gradients share no element with each other or with an input
+/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+///            (scratch.hpp).
+///            Every step runs on all threads
+/// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
+template <class T, class Layout, parallel_executor Threads = this_thread>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+      .run();
+}
+
+/// The same for `block.forward(x, batch, out, table, positions)`.
+template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
+  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out)`.
+template <class T, class Layout, parallel_executor Threads = this_thread>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                              const PQ& query_positions, const PK& key_positions,
+                              const Threads& threads = {}) {
+  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
+      .run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_GRADIENT_HPP

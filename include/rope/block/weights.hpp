@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_WEIGHTS_HPP
+#define ROPE_BLOCK_WEIGHTS_HPP
+
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>  // attention_options
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>  // is_finite
+#include <rope/rotation/view.hpp>
+
+/// The parameters of an attention block, as checkpoints store them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// y = x W^T + b on rows of tokens. Owns nothing.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+struct projection {
+  using scalar = std::remove_const_t<T>;
+  using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
+  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
+
+  /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
+  /// Face.
+  weight_map weight{nullptr, 0, 0};
+  /// b [out_features], or empty.
+  bias_map bias{nullptr, 0};
+
+  projection() = default;
+  projection(weight_map w) : weight(w) {}
+  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  /// \param w  [out_features, in_features]
+  /// \param b  [out_features] or null
+  projection(T* w, Index out_features, Index in_features, T* b = nullptr)
+      : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
+};
+
+/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
+///
+/// \tparam T  const float or const double for the weights, float or double for the gradients by them
+template <class T>
+struct multi_head_parameters {
+  using norm_map = typename projection<T>::bias_map;
+
+  projection<T> q = {};  // [heads * head_dim, model_dim]
+  projection<T> k = {};  // [kv_heads * head_dim, context_dim]
+  projection<T> v = {};  // [kv_heads * value_dim, context_dim]
+  projection<T> o = {};  // [out_dim, heads * value_dim]
+  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
+  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
+};
+
+template <class T>
+using multi_head_weights = multi_head_parameters<const T>;
+
+/// What a block does with its weights.
+struct multi_head_options {
+  /// Heads of queries; to be given, as weights do not tell.
+  Index heads = 0;
+  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
+  Index kv_heads = 0;
+  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
+  double norm_epsilon = 1e-6;
+  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
+  double norm_offset = 0;
+  attention_options attention = {};
+};
+
+/// The sizes of a block.
+struct multi_head_shape {
+  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
+};
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if weights and options do not fit each other
+template <class T>
+multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  };
+  const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
+  if (heads == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: heads must be given in the options, got 0 for ",
+                       weights.q.weight.rows(), " rows of the q weight"));
+  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
+         heads, kv_heads);
+  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
+              v_rows = weights.v.weight.rows();
+  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  const Index head_dim = q_rows / heads;
+  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
+         kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
+         kv_heads);
+  const Index value_dim = v_rows / kv_heads;
+  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
+         weights.k.weight.cols(), weights.v.weight.cols());
+  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
+         weights.o.weight.cols(), heads * value_dim);
+  const auto bias = [&](const projection<T>& of, const char* rule) {
+    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
+  };
+  bias(weights.q, "the q bias must be empty or have the rows of its weight");
+  bias(weights.k, "the k bias must be empty or have the rows of its weight");
+  bias(weights.v, "the v bias must be empty or have the rows of its weight");
+  bias(weights.o, "the o bias must be empty or have the rows of its weight");
+  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+  if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
+                       "finite, got ",
+                       options.norm_epsilon, " and ", options.norm_offset));
+  return {weights.q.weight.cols(),
+          weights.k.weight.cols(),
+          weights.o.weight.rows(),
+          heads,
+          kv_heads,
+          head_dim,
+          value_dim};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_WEIGHTS_HPP

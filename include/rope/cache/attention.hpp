@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_ATTENTION_HPP
+#define ROPE_CACHE_ATTENTION_HPP
+
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/cache/detail/cached_call.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
+///
+///     cache.append(k, v);
+///     attention(q, cache, out);
+///
+/// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
+/// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
+/// any then has a query for every token of that append, and row b those that it took. A key is visible by its
+/// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
+/// brings its own window and sinks.
+///
+/// \param q       [batch, tokens, q.heads, head_dim]
+/// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
+///                values are widened while they are read
+/// \param out     [batch, tokens, q.heads, value_dim]
+/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
+///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
+///                 `capacity` entries per row serves every step as
+///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
+///                 .key_stride = 1}
+/// \param counts  any integers, [batch] or empty: row b has counts[b] queries, its newest tokens, and zeros
+///                are written for the rest. Empty: those of the last append, less what a row has lost of it
+///                since. Where rows took and lost the same in several appends, there may also be fewer or
+///                more queries than that append had tokens
+///
+/// Requires:  out shares no element with q unless it is the same view
+/// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
+///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
+///            dropout, the cache stores raw keys, it is not known without counts which tokens the queries are
+///            because rows took or lost some on their own, or a ring has overwritten keys that a query sees
+///            or is given a bias or mask; out is then unchanged
+/// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
+/// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
+///            2, ..., else of one row at a time. Keys and values are read where they are, but for
+///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
+///            allocation once a call of the same size has been made on the thread
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
+               const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
+                "attention: a layout rotates by a table; give one, or leave the layout out");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
+  detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
+                                                                        counts, threads)
+      .run();
+}
+
+/// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
+/// positions.
+///
+///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
+///     attention<Layout>(q, cache, out, table);
+///
+/// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
+///               sinks + window - 1
+///
+/// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
+///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
+///          unchanged
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S,
+          class Threads = this_thread>
+requires detail::is_cache<Cache>
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
+               const attention_options& options = {}, const detail::row_counts& counts = {},
+               const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "attention: name the pairing of the channels, attention<interleaved>(...) or "
+                "attention<half_split>(...)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
+  static_assert(parallel_executor<Threads>,
+                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
+  detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_ATTENTION_HPP

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n, std::max
+#include <cstddef>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/base/storage.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
+/// value_dim], and how new tokens get there.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether channels of type X can be given to a cache that stores T: the same type, or float to be rounded
+/// once to a 16-bit type.
+template <class X, class T>
+inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
+                                  (std::is_same_v<std::remove_const_t<X>, float> &&
+                                   std::is_same_v<arithmetic<T>, float>);
+
+/// Row b of a view, as a batch of one.
+template <class T>
+head_view<T> row_of(head_view<T> x, Index b) {
+  x.data = x.at(b, 0, 0);
+  x.batch = 1;
+  return x;
+}
+
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+
+/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
+///            was moved from.
+template <class T>
+class cache_memory {
+  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+
+ public:
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  /// address space
+  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
+               Index value_dim)
+      : batch_(batch),
+        slots_(slot_count),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(checked_size(owner, head_dim)),
+        values_(checked_size(owner, value_dim)) {}
+
+  Index batch() const { return batch_; }
+  Index slot_count() const { return slots_; }
+
+  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+
+  /// New tokens fit in shape and number of rows.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class K, class V>
+  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
+                 const row_counts& counts) const {
+    static_assert(
+        can_store<K, T> && can_store<V, T>,
+        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
+        "16-bit type");
+    check_shape(function, "k", k, head_dim_);
+    check_shape(function, "v", v, value_dim_);
+    if (k.tokens != v.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
+    check_counts(function, counts, batch_, k.tokens);
+  }
+
+  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
+  template <class K, class V>
+  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(row_of(k, b).token_range(first, count), row_of(keys(), b).token_range(slot, count));
+    write_values(v, b, first, count, slot);
+  }
+
+  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  template <class Layout, class K, class V, class S, class Source>
+  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
+                     Index slot, const frequency_table<S>& table, const Source& positions) {
+    rotate_channels<Layout>(row_of(k, b).token_range(first, count),
+                            row_of(keys(), b).token_range(slot, count), table, positions);
+    write_values(v, b, first, count, slot);
+  }
+
+  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
+  void move_down(Index b, Index from, Index to, Index count) {
+    for (Index h = 0; h < heads_; ++h) {
+      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
+      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+    }
+  }
+
+ private:
+  template <class V>
+  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(row_of(v, b).token_range(first, count), row_of(values(), b).token_range(slot, count));
+  }
+
+  template <class X>
+  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
+    check_view(function, x);
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
+                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    check_memory(function, x);
+  }
+
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    Index size = Index(sizeof(T));
+    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
+      if (extent < 0)
+        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
+                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
+        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
+                                              head_dim, "] exceeds the address space"));
+      size *= (std::max)(extent, Index{1});
+    }
+    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
+  }
+
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
+  storage<T> keys_;
+  storage<T> values_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP

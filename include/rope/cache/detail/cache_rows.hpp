@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/cache/detail/newest_tokens.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+
+/// Which tokens each row of a cache holds, and at which positions.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rows [first, last) of a batch.
+struct row_range {
+  Index first;
+  Index last;
+};
+
+/// The positions of row b of a batch, as those of a batch of one.
+template <class Source>
+struct row_positions {
+  const Source& all;
+  Index row;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
+  position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
+    position_range range;
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
+    return range;
+  }
+};
+template <class Source>
+row_positions<Source> positions_of_row(const Source& all, Index b) {
+  return {all, b};
+}
+template <class Integer>
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b) {
+  return {all(b, 0)};
+}
+
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
+/// kept like one row, so that it also has a size.
+///
+/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty. Without rows once
+///            it was moved from.
+class cache_rows {
+ public:
+  cache_rows(Index batch, Index capacity)
+      : batch_(batch),
+        capacity_(capacity),
+        sizes_(at((std::max)(Index{1}, batch))),
+        next_(sizes_.size()),
+        positions_(at(batch * capacity)),
+        newest_(batch) {}
+
+  Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
+  std::int64_t next(Index b) const { return next_[at(b)]; }
+  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * capacity_), at(size(b))};
+  }
+  bool empty() const {
+    for (const Index size : sizes_)
+      if (size > 0) return false;
+    return true;
+  }
+
+  /// Throws:  std::invalid_argument if rows differ in size
+  Index common_size(const char* function) const {
+    for (const Index size : sizes_)
+      if (size != sizes_[0])
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": every row must have the same size, got ", sizes_[0], " and ", size));
+    return size(0);
+  }
+
+  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
+  /// and rows differ in size
+  row_range rows(const char* function, batch_row row) const {
+    if (row.every) {
+      common_size(function);
+      return {0, static_cast<Index>(sizes_.size())};
+    }
+    return {checked(function, row.index), row.index + 1};
+  }
+  Index checked(const char* function, Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message(function, ": row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+
+  /// Throws:  std::length_error unless the new tokens fit
+  void check_room(const char* function, Index tokens, const row_counts& counts) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const Index count = count_of(static_cast<Index>(b), tokens, counts);
+      if (count > capacity_ - sizes_[b])
+        ROPE_THROW(std::length_error, message(function, ": ", count, " tokens do not fit, the cache holds ",
+                                              sizes_[b], " of ", capacity_));
+    }
+  }
+  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
+  /// of the positions
+  template <class Source>
+  void check_positions(const char* function, Index tokens, const Source& positions,
+                       const row_counts& counts) const {
+    position_range range = positions.range(function, batch_, tokens);
+    if (!counts.empty()) range = {};
+    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": positions must stay within 2^53 in magnitude, got ",
+                         range.smallest < -position_limit ? range.smallest : range.largest));
+  }
+  /// The positions may be next().
+  template <class Source>
+  void append(Index tokens, const row_counts& counts, const Source& positions) {
+    for (Index b = 0; b < batch_; ++b) {
+      position_range held;
+      if (size(b) > 0) held.include(next(b) - 1);
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+        row(at(b))[size(b) + t] = positions(b, t);
+        held.include(positions(b, t));
+      }
+      if (!held.empty()) next_[at(b)] = held.largest + 1;
+    }
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
+    newest_.append(tokens, counts);
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
+  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+    const Index held = size(rows.first);
+    if (first < 0 || first > last || last > held)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+  }
+  void truncate(const char* function, row_range rows, Index size) {
+    const Index held = this->size(rows.first);
+    if (size < 0 || size > held)
+      ROPE_THROW(std::out_of_range, message(function, ": size must be in [0, ", held, "], got ", size));
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      sizes_[at(b)] = size;
+      find_next(b);
+    }
+  }
+  void remove(row_range rows, Index first, Index last) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
+      sizes_[at(b)] -= last - first;
+      find_next(b);
+    }
+  }
+
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b)
+      for (Index t = first; t < last; ++t) {
+        const std::int64_t position = positions(b)[at(t)];
+        if (delta < -position_limit - position || delta > position_limit - position)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": positions must stay within 2^53 in magnitude, got ", position,
+                             " and a delta of ", delta));
+      }
+  }
+  /// The rows of a shift that nothing speaks against.
+  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
+                          batch_row row) const {
+    const row_range those = rows(function, row);
+    check_tokens(function, those, first, last);
+    check_shift(function, those, first, last, delta);
+    return those;
+  }
+  void shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
+      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      find_next(b);
+    }
+  }
+  void clear() {
+    std::fill(sizes_.begin(), sizes_.end(), Index{0});
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    newest_.clear();
+  }
+  const newest_tokens& newest() const { return newest_; }
+
+ private:
+  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
+
+  void find_next(Index b) {
+    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
+    const std::span<const std::int64_t> held = positions(b);
+    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+  }
+
+  moved_index batch_, capacity_;
+  std::vector<Index> sizes_;
+  std::vector<std::int64_t> next_;
+  storage<std::int64_t> positions_;  // [batch, capacity]
+  newest_tokens newest_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP

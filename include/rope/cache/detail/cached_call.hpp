@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/detail/attend.hpp>
+#include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/cache/detail/cache_memory.hpp>  // row_of, copy_channels, rotate_channels
+#include <rope/cache/detail/cached_options.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// One call of attention with a cache: what can be wrong with it, and how each row is attended.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The positions of the newest `count` tokens of row b.
+template <class C>
+std::span<const std::int64_t> newest(const kv_cache<C>& cache, Index b, Index count) {
+  return cache.positions(b).last(static_cast<std::size_t>(count));
+}
+template <class C>
+std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
+  struct ring_queries {};
+  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
+  for (Index i = 0; i < count; ++i)
+    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  return {positions, static_cast<std::size_t>(count)};
+}
+
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
+}
+
+/// A call of attention with a cache.
+template <class Layout, class T, class Cache, class S, class Threads>
+class cached_call {
+  using C = typename Cache::value_type;
+  static_assert(
+      can_attend_to<T, C> && !std::is_const_v<T>,
+      "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
+      "type");
+  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+
+ public:
+  cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
+              const frequency_table<S>* table, const attention_options& options,
+              const row_counts& counts, const Threads& threads)
+      : q_(q),
+        cache_(cache),
+        out_(out),
+        table_(table),
+        options_(options),
+        counts_(counts),
+        threads_(threads) {
+    check_call();
+    complete_options(options_, cache);
+  }
+
+  void run() {
+    if (attend_together()) return;
+    for (Index b = 0; b < cache_.batch(); ++b) {
+      const Index count = count_of(b, q_.tokens, counts_);
+      for (Index t = count; t < out_.tokens; ++t)
+        for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
+      if (!options_.log_sum_exp.empty())
+        std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
+                    (q_.tokens - count) * q_.heads, attention_options::no_keys);
+      if (count == 0) continue;
+      const head_view<const T> q = row_of(q_, b).token_range(0, count);
+      const head_view<T> out = row_of(out_, b).token_range(0, count);
+      const std::span<const std::int64_t> positions = newest(cache_, b, count);
+      if (counts_by_rank(cache_))
+        attend_by_rank(b, q, out, positions);
+      else
+        attend(b, q, out, positions);
+    }
+  }
+
+ private:
+  struct rotated_queries {};
+  struct read_keys {};
+  struct read_values {};
+
+  bool raw() const { return cache_.storage() == key_storage::raw; }
+
+  void check_call() {
+    check_view("attention", q_);
+    check_view("attention", out_);
+    check_memory("attention", q_, out_);
+    const auto demand = [](bool holds, const char* rule, Index got, Index of) {
+      if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+    };
+    demand(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
+    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
+    check_counts("attention", counts_, q_.batch, q_.tokens);
+    check_cache_options("attention", cache_, options_);
+    if (table_ == nullptr && raw())
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: this cache stores raw keys, give the layout and the table"));
+    if constexpr (rotates) cache_.template check_table<Layout>(*table_);
+    Index largest = 0;
+    for (Index b = 0; b < q_.batch; ++b) largest = (std::max)(largest, cache_.keys(b).tokens);
+    check_options("attention", options_, {q_.batch, q_.tokens, largest, q_.heads, q_.head_dim});
+    check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
+    attention_options plain;
+    for (Index b = 0; b < q_.batch; ++b) {
+      const Index count = count_of(b, q_.tokens, counts_);
+      checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
+      check_appended("attention", cache_, b, count);
+      if (count > 0) check_row(b, count);
+    }
+  }
+
+  void check_row(Index b, Index count) const {
+    const std::span<const std::int64_t> positions = newest(cache_, b, count);
+    check_window("attention", cache_, b, positions.front(), count);
+    if constexpr (rotates) {
+      position_range read;
+      if (counts_by_rank(cache_)) {
+        read.include(0);
+        read.include(rank_of(cache_, positions.back()));
+      } else {
+        for (const std::int64_t position : positions) read.include(position);
+        if (raw())
+          for (const std::int64_t position : cache_.positions(b))
+            if (position != ring_cache<C>::no_position) read.include(position);
+      }
+      check_rotation<Layout>("attention", row_of(q_, b), *table_, known_range{read});
+    }
+  }
+
+  head_view<const T> rotated(const head_view<const T>& q, std::span<const std::int64_t> positions) const {
+    if constexpr (!rotates) {
+      return q;
+    } else {
+      const head_view<T> turned =
+          bhsd(workspace<rotated_queries, T>(q.size()), 1, q.heads, q.tokens, q.head_dim);
+      rotate_all<Layout, false>(q, turned, *table_, listed_positions<std::int64_t>(positions, q.tokens));
+      return turned;
+    }
+  }
+
+  /// The whole batch in one call, where its keys are at positions 0, 1, 2, ...
+  bool attend_together() const {
+    if constexpr (is_ring<Cache>) {
+      return false;
+    } else {
+      if (!counts_.empty() || q_.batch == 0) return false;
+      const Index size = cache_.size(0);
+      for (Index b = 0; b < q_.batch; ++b)
+        if (cache_.size(b) != size || !counted(cache_.positions(b))) return false;
+      head_view<const T> q = q_;
+      if constexpr (rotates) {
+        if (raw()) {
+          attention<Layout>(q, cache_.keys(), cache_.values(), out_, *table_, options_, threads_);
+          return true;
+        }
+        const head_view<T> turned =
+            bhsd(workspace<rotated_queries, T>(q.size()), q.batch, q.heads, q.tokens, q.head_dim);
+        rotate_all<Layout, false>(q, turned, *table_, contiguous_positions{size - q.tokens}, threads_);
+        q = turned;
+      }
+      attention(q, cache_.keys(), cache_.values(), out_, options_, threads_);
+      return true;
+    }
+  }
+
+  /// Attention of one row to keys as they are stored. Raw ones are rotated while they are read; slots without
+  /// a position are not seen.
+  void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
+              std::span<const std::int64_t> positions) const {
+    const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+    attention_options options = options_of(options_, {b, q_.tokens, 0, q.heads, q.tokens, k.tokens});
+    options.query_positions = positions;
+    options.key_positions = cache_.positions(b);
+    if constexpr (rotates) {
+      if (raw()) {
+        const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
+        detail::attend(
+            attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}},
+            threads_);
+        return;
+      }
+    }
+    attention(rotated(q, positions), k, v, out, options, threads_);
+  }
+
+  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
+  void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
+                      std::span<const std::int64_t> positions) const {
+    if constexpr (is_ring<Cache> && rotates) {
+      const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
+      const Index sinks = cache_.policy().sinks, slot_count = all_k.tokens;
+      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once();
+      for (Index i = 0; i < q.tokens; ++i) {
+        const std::int64_t position = positions[static_cast<std::size_t>(i)];
+        const std::int64_t rank = rank_of(cache_, position);
+        const auto keys = to_index(rank + 1);
+        const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
+        for (Index h = 0; h < all_k.heads; h += step) {
+          const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);
+          const head_view<T> near_keys =
+              bhsd(workspace<read_keys, T>(keys * step * k.head_dim), 1, step, keys, k.head_dim);
+          const head_view<T> near_values =
+              bhsd(workspace<read_values, T>(keys * step * v.head_dim), 1, step, keys, v.head_dim);
+          for (Index r = 0; r < keys;) {
+            // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+            const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
+            const Index end = slot < sinks ? sinks : slot_count, count = (std::min)(keys - r, end - slot);
+            rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
+                                    contiguous_positions{r});
+            copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
+            r += count;
+          }
+          attention_options options =
+              options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, keys});
+          if (!options.log_sum_exp.empty())
+            options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * q.heads),
+                                                              static_cast<std::size_t>(q.heads));
+          options.causal = false;
+          options.window = 0;
+          options.sinks = 0;
+          attention(turned.head_range(h * group, step * group), near_keys, near_values,
+                    out.token_range(i, 1).head_range(h * group, step * group), options, threads_);
+        }
+      }
+    }
+  }
+
+  /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
+  /// its copy stays in the processor's cache.
+  Index heads_at_once() const {
+    return options_.log_sum_exp.empty() ? Index{1} : (std::max)(Index{1}, cache_.kv_heads());
+  }
+
+  head_view<const T> q_;
+  const Cache& cache_;
+  head_view<T> out_;
+  const frequency_table<S>* table_;
+  attention_options options_;
+  row_counts counts_;
+  const Threads& threads_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHED_CALL_HPP

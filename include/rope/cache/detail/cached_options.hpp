@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+#define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstddef>
+#include <cstdint>
+
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
+#include <rope/config.hpp>
+
+/// The options of attention where a cache decides positions, and a call is made of calls for some rows and
+/// heads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_ring = false;
+template <class C>
+inline constexpr bool is_ring<ring_cache<C>> = true;
+template <class X>
+inline constexpr bool is_cache = is_ring<X>;
+template <class C>
+inline constexpr bool is_cache<kv_cache<C>> = true;
+
+/// Throws:  std::invalid_argument if the options say what the cache decides
+inline void check_cache_lists(const char* function, const attention_options& options) {
+  if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+      !options.key_counts.empty() || !options.query_offsets.empty() || !options.key_offsets.empty())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a cache has its own positions, counts and rows, the options must not list "
+                       "any"));
+  if (!equal(options.dropout, 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": dropout is for training, a cache is not, got ", options.dropout));
+}
+template <class C>
+void check_cache_options(const char* function, const kv_cache<C>& /*cache*/,
+                         const attention_options& options) {
+  check_cache_lists(function, options);
+}
+template <class C>
+void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
+  check_cache_lists(function, options);
+  const ring_policy& policy = cache.policy();
+  if (!options.causal || (options.window != 0 && options.window != policy.window) ||
+      (options.sinks != 0 && options.sinks != policy.sinks))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring_cache is causal with a window of ", policy.window, " and ",
+                       policy.sinks, " sinks, got causal = ", options.causal, ", a window of ",
+                       options.window, " and ", options.sinks, " sinks"));
+  if (options.bias || options.mask)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": the keys of a ring_cache have no order that a bias or a mask could follow"));
+}
+
+/// Puts the window and the sinks of a ring into the options.
+template <class C>
+void complete_options(attention_options& /*options*/, const kv_cache<C>& /*cache*/) {}
+template <class C>
+void complete_options(attention_options& options, const ring_cache<C>& cache) {
+  options.window = cache.policy().window;
+  options.sinks = cache.policy().sinks;
+}
+
+/// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
+template <class C>
+bool counts_by_rank(const kv_cache<C>& /*cache*/) {
+  return false;
+}
+template <class C>
+bool counts_by_rank(const ring_cache<C>& cache) {
+  return cache.policy().positions == ring_positions::cache;
+}
+template <class C>
+std::int64_t rank_of(const kv_cache<C>& /*cache*/, std::int64_t position) {
+  return position;
+}
+template <class C>
+std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
+  return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
+}
+
+/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on sees
+/// are no longer held
+template <class C>
+void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
+                  std::int64_t /*position*/, Index /*queries*/) {}
+template <class C>
+void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
+                  Index queries) {
+  // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+  const std::int64_t oldest = (std::max)(position, std::int64_t{cache.policy().sinks});
+  if (oldest - position < queries && !cache.holds_window(b, oldest))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": keys that the query at ", oldest, ", one of ", queries,
+                       ", sees were overwritten, the cache takes at most chunk = ", cache.policy().chunk,
+                       " queries at a time"));
+}
+
+/// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
+template <class C>
+std::int64_t seen(const kv_cache<C>& cache, Index b) {
+  return cache.size(b);
+}
+template <class C>
+std::int64_t seen(const ring_cache<C>& cache, Index b) {
+  return cache.next_positions()[static_cast<std::size_t>(b)];
+}
+
+/// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries
+template <class Cache>
+void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
+  if (queries > seen(cache, b))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
+                       queries, " and ", seen(cache, b)));
+}
+
+/// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.
+struct call_part {
+  Index b, all_queries, first_head, heads, queries, keys;
+};
+
+/// The entries of a matrix of scores that belong to a part of the call with every head.
+template <class X>
+score_view<X> scores_of(score_view<X> x, const call_part& part) {
+  if (!x) return x;
+  x.data = x.at(part.b, 0, 0);
+  x.batch = 1;
+  if (x.queries != 1) x.queries = part.queries;
+  if (x.keys != 1) x.keys = part.keys;
+  return x;
+}
+
+/// The options of a part of the call; log_sum_exp is that of whole rows.
+inline attention_options options_of(attention_options options, const call_part& part) {
+  options.bias = scores_of(options.bias, part);
+  options.mask = scores_of(options.mask, part);
+  if (!options.sink_logits.empty())
+    options.sink_logits = options.sink_logits.subspan(static_cast<std::size_t>(part.first_head),
+                                                      static_cast<std::size_t>(part.heads));
+  if (!options.log_sum_exp.empty())
+    options.log_sum_exp =
+        options.log_sum_exp.subspan(static_cast<std::size_t>(part.b * part.all_queries * part.heads),
+                                    static_cast<std::size_t>(part.queries * part.heads));
+  return options;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP

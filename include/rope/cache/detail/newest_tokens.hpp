@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/config.hpp>
+
+/// Which tokens of a cache the queries of a call without counts are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
+struct lost_tokens {
+  Index behind, removed;
+
+  /// How many of them were among the newest `newest` tokens of the row.
+  Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
+  friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
+};
+
+/// What the rows of a cache took in its last appends. The newest tokens of two rows are those of the same
+/// columns of what was appended as long as every row takes all of it and every row loses the same. Where that
+/// ends, it is still known what each row has of the last append.
+///
+/// Invariant: the newest `even_` tokens of every row came in the same columns. If there are none, row b has
+///            the first counts_[b] of the `width_` tokens of the last append, and they are its newest ones.
+class newest_tokens {
+ public:
+  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+
+  void append(Index tokens, const row_counts& counts) {
+    bool full = true;
+    for (std::size_t b = 0; b < counts_.size(); ++b) {
+      counts_[b] = count_of(static_cast<Index>(b), tokens, counts);
+      full = full && counts_[b] == tokens;
+    }
+    width_ = tokens;
+    even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
+  }
+
+  /// Rows [first, last) lose tokens, row b lost_of(b).
+  template <class LostOf>
+  void forget(Index first, Index last, const LostOf& lost_of) {
+    last = (std::min)(last, static_cast<Index>(counts_.size()));
+    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    for (Index b = first; b < last; ++b) {
+      const lost_tokens lost = lost_of(b);
+      alike = alike && lost == lost_of(first);
+      any = any || lost.removed > 0;
+      recent = recent || lost.among((std::min)(width_, even_)) > 0;
+    }
+    if (!any) return;
+    if (even_ > 0) {
+      width_ = (std::min)(width_, even_);
+      if (alike) {
+        width_ -= lost_of(first).among(width_);
+        if (even_ != all) even_ -= lost_of(first).among(even_);
+        return;
+      }
+      even_ = recent ? 0 : width_;
+      std::fill(counts_.begin(), counts_.end(), width_);
+      if (!recent) return;
+    }
+    for (Index b = first; b < last; ++b) {
+      Index& count = counts_[static_cast<std::size_t>(b)];
+      const lost_tokens lost = lost_of(b);
+      const Index gone = lost.among(count);
+      if (gone > 0 && lost.behind > 0) width_ = unknown;
+      count -= gone;
+    }
+  }
+
+  void clear() {
+    width_ = 0;
+    even_ = all;
+  }
+
+  /// How many of `queries` tokens of a call each row has, [batch], its newest ones; empty: all of them.
+  ///
+  /// Throws:  std::invalid_argument if that cannot be known
+  std::span<const Index> counts(const char* function, Index queries) const {
+    if (queries <= even_) return {};
+    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && width_ == unknown)
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": rows took or lost tokens on their own, give counts; what is left of the last "
+                         "append has gaps, got q.tokens = ",
+                         queries));
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": rows took or lost tokens on their own, give counts; without them q.tokens must be ",
+                       even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_,
+                       ", what was appended since, got ", queries));
+  }
+
+ private:
+  static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
+
+  std::vector<Index> counts_;
+  Index width_ = 0, even_ = all;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP

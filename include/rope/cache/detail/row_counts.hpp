@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+#define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+
+#include <algorithm>  // std::clamp
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <rope/base/integer_list.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+
+/// How many tokens each row of a batch has.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A list of any integers, [batch], or none: every row then has as many as there are.
+///
+/// Requires:  the list outlives the call it is given to
+class row_counts {
+ public:
+  row_counts() = default;
+  template <integers_in_memory X>
+  row_counts(const X& list) {
+    const auto vector = vector_of("counts", list);
+    data_ = vector.data;
+    size_ = static_cast<std::size_t>(vector.size());
+    stride_ = vector.column_stride;
+    read_ = &read<integer_of<X>>;
+  }
+
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+
+ private:
+  template <class Integer>
+  static Index read(const void* data, Index offset) {
+    using limits = std::numeric_limits<Index>;
+    return static_cast<Index>(std::clamp<std::int64_t>(as_position(static_cast<const Integer*>(data)[offset]),
+                                                       (limits::min)(), (limits::max)()));
+  }
+
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  Index stride_ = 1;
+  Index (*read_)(const void*, Index) = nullptr;
+};
+
+/// counts [batch] or empty, each in [0, tokens].
+///
+/// Throws:  std::invalid_argument
+inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
+  if (counts.empty()) return;
+  if (static_cast<Index>(counts.size()) != batch)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": counts must be [batch] = ", batch, ", got ", counts.size()));
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": counts must be in [0, tokens] = [0, ", tokens, "], got ", counts[b]));
+}
+
+/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
+inline Index count_of(Index b, Index tokens, const row_counts& counts) {
+  return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP

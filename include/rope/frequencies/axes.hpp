@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_AXES_HPP
+#define ROPE_FREQUENCIES_AXES_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
+/// pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
+/// vision_axes.hpp and video_axes.hpp name those of released models.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the schedule must have one axis, got ", schedule.axes()));
+}
+
+/// The sum of the sections, which are checked: at least one, none negative.
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most)
+      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs > most - sum)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+    sum += pairs;
+  }
+  return sum;
+}
+
+}  // namespace detail
+
+/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
+/// own width, base, scaling or unit.
+///
+///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
+///          video_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  if (blocks.empty())
+    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
+  Index pairs = 0, axes = 0;
+  for (const frequencies& block : blocks) {
+    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("axial: all blocks must have the same attention_factor, got ",
+                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
+  pairs = axes = 0;
+  for (const frequencies& block : blocks) {
+    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(inv_freq, blocks.front().attention_factor());
+}
+
+/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+///
+///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
+}
+
+/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+///
+///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  std::vector<frequencies> blocks;
+  for (const Index width : widths) blocks.emplace_back(width, base);
+  return axial(blocks);
+}
+
+/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;
+};
+
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     contiguous_sections({16, 24, 24})     // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty or a section negative
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
+  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
+                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
+  return assignment;
+}
+
+/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
+///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
+///          24]) then silently give it fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
+                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
+}
+
+/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
+/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
+/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
+///
+/// \param sections  exactly four; the pairs of an axis may be fewer than its section
+///
+/// Throws:  std::invalid_argument unless there are four sections, none negative
+/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
+inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
+  if (sections.size() != 4)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
+                        sections.size(), " of them"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
+  for (Index i = 0; i < pairs; ++i)
+    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
+  return assignment;
+}
+
+/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
+///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+/// arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+///
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
+///
+///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
+///
+/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
+/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
+                               " pairs of the schedule, got ", axis_of_pair.size()));
+  owned_array<double> inv_freq =
+      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
+                                                        "), got ", axis, " for pair ", i));
+    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
+  }
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+/// One schedule, each pair along its own direction in the space of coordinates.
+///
+///     inv_freq(i, a) = f_i * directions(i, a)
+///
+/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
+template <class Derived>
+frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
+  using scalar = typename Derived::Scalar;
+  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                "along_directions: directions are float or double");
+  detail::require_one_axis_schedule("along_directions", schedule);
+  if (directions.rows() != schedule.pairs())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
+                               directions.rows(), ", ", directions.cols(), "]"));
+  owned_array<double> inv_freq = directions.derived().template cast<double>();
+  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
+///
+/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
+inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
+  if (first < 0 || first >= schedule.pairs() || step <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
+                                                      ") and step positive, got ", first, " and ", step));
+  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_AXES_HPP

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <type_traits>
+#include <utility>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+
+/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// Text has one axis, the token's position; an image has two, a video three.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+inline bool is_finite(double x) {
+  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
+  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
+}
+
+/// base^(-numerator / denominator) for small non-negative integers.
+///
+/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
+/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
+/// long double is double.
+inline long double inverse_power(long double base, Index numerator, Index denominator) {
+  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
+  const long double x = n / d;
+  const long double residual = std::fma(-x, d, n) / d;
+  const long double power = std::pow(base, -x);
+  return power - power * (residual * std::log(base));
+}
+
+}  // namespace detail
+
+/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
+/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
+/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+struct schedule {
+  Index rotary_dim;
+  long double base;
+  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;           // m
+
+  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  void restart(long double new_base) {
+    base = new_base;
+    inv_freq.resize(rotary_dim / 2);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+
+  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
+  void multiply_base(long double factor) {
+    base *= factor;
+    for (Index i = 0; i < inv_freq.size(); ++i)
+      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
+  }
+};
+
+/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
+/// if its fields or the schedule do not fit.
+template <class X>
+concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
+  scaling.apply(schedule);
+};
+
+/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+///
+/// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
+///
+/// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
+///            attention_factor is finite and positive. Immutable; empty once it was moved from.
+class frequencies {
+ public:
+  /// Doubles [pairs, axes] of the frequencies.
+  using inv_freq_map = owned_array<double>::const_map;
+
+  /// The original schedule, on one axis.
+  ///
+  ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
+  ///
+  /// \param rotary_dim  number of channels that rotate, even and positive
+  /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
+  ///
+  /// Throws:    std::invalid_argument
+  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
+  /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
+  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+
+  /// The original schedule changed by one scaling, or by several in the order given.
+  ///
+  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///
+  /// Throws:    std::invalid_argument
+  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
+  template <frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+
+  /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
+  ///
+  ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
+  ///
+  /// \param rotary_dim  even and positive
+  /// \param max_freq    finite and at least 2
+  ///
+  /// Throws:  std::invalid_argument
+  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
+  static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
+    if (!detail::is_finite(max_freq) || max_freq < 2)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+    const Index pairs = checked_pairs(rotary_dim);
+    const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
+    owned_array<double> inv_freq(pairs, 1);
+    for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
+    return frequencies(std::move(inv_freq), 1.0);
+  }
+
+  /// Every pair turns by one radian per unit of position, on one axis.
+  ///
+  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
+  ///          space
+  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
+  static frequencies constant(Index pairs = 1) {
+    if (pairs <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    require_addressable(pairs);
+    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
+  }
+
+  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  ///
+  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
+  /// position;
+  ///                          zero and negative values are allowed
+  /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
+  ///
+  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
+  template <class Derived>
+  static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
+    using scalar = typename Derived::Scalar;
+    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                  "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
+    if constexpr (Derived::RowsAtCompileTime == 1)
+      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
+    else
+      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+  }
+
+  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
+  inv_freq_map inv_freq() const { return inv_freq_.map(); }
+  /// Number of channel pairs that rotate.
+  Index pairs() const { return inv_freq_.rows(); }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return 2 * pairs(); }
+  /// Number of coordinates of a position.
+  Index axes() const { return inv_freq_.cols(); }
+  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
+  /// m^2. It is never part of the softmax scale.
+  double attention_factor() const { return attention_factor_; }
+
+ private:
+  frequencies(owned_array<double> inv_freq, double attention_factor)
+      : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
+    if (pairs() == 0 || axes() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                                 ", ", axes(), "]"));
+    for (Index a = 0; a < axes(); ++a)
+      for (Index i = 0; i < pairs(); ++i)
+        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
+                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: attention_factor must be finite and positive, got ",
+                                 attention_factor));
+  }
+
+  explicit frequencies(const schedule& schedule)
+      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
+
+  static schedule original(Index rotary_dim, double base) {
+    checked_pairs(rotary_dim);
+    if (!detail::is_finite(base) || base <= 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    schedule.restart(detail::widened(base));
+    return schedule;
+  }
+
+  template <class... Scalings>
+  static schedule scaled(schedule schedule, const Scalings&... scalings) {
+    (scalings.apply(schedule), ...);
+    return schedule;
+  }
+
+  static Index checked_pairs(Index rotary_dim) {
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+    require_addressable(rotary_dim / 2);
+    return rotary_dim / 2;
+  }
+
+  static void require_addressable(Index pairs) {
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+  }
+
+  owned_array<double> inv_freq_;
+  double attention_factor_ = 1.0;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_SCALING_HPP
+#define ROPE_FREQUENCIES_SCALING_HPP
+
+#include <algorithm>  // std::clamp, std::min, std::max
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+
+/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
+/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
+/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
+/// std::invalid_argument for a field outside its range.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline void require_field(bool holds, const char* rule, double got) {
+  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
+}
+
+/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
+/// while pair 0 keeps its speed.
+inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
+  if (schedule.rotary_dim <= 2)
+    ROPE_THROW(std::invalid_argument,
+               message(rule, ": rotary_dim must be at least 4, got ", schedule.rotary_dim));
+  const auto d = static_cast<long double>(schedule.rotary_dim);
+  schedule.multiply_base(std::pow(factor, d / (d - 2)));
+}
+
+/// The pair, as a real number, that turns `rotations` times over L0 positions.
+inline long double pair_of_rotations(double rotations, const schedule& schedule,
+                                     double original_max_position) {
+  return static_cast<long double>(schedule.rotary_dim) *
+         std::log(widened(original_max_position) /
+                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
+         (2 * std::log(schedule.base));
+}
+
+/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+inline long double ramp(Index pair, long double low, long double high) {
+  return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
+}
+
+}  // namespace detail
+
+/// Position interpolation: f_i / s.
+/// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
+struct linear_scaling {
+  double factor;  // s >= 1
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "linear_scaling: factor must be at least 1", factor);
+    schedule.inv_freq /= detail::widened(factor);
+  }
+};
+
+/// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
+/// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
+struct ntk_scaling {
+  double factor;  // s >= 1
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
+                          factor);
+    detail::stretch_base(schedule, detail::widened(factor), "ntk_scaling");
+  }
+};
+
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another. Source: emozilla 2023;
+/// `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s >= 1
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "dynamic_ntk_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(max_position) && max_position > 0,
+                          "dynamic_ntk_scaling: max_position must be positive", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position)
+      detail::stretch_base(schedule,
+                           detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
+                               detail::widened(factor - 1),
+                           "dynamic_ntk_scaling");
+  }
+};
+
+/// YaRN: pairs that turn more than beta_fast times over L0 positions keep their speed, those that turn less
+/// than beta_slow times are interpolated, those between are blended.
+///
+///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
+///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
+///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
+///     m         = attention_factor; else g(mscale) / g(mscale_all_dim) if both are given and not 0; else
+///     g(1) g(k)      = 0.1 k ln s + 1
+///
+/// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
+/// yarn_softmax_multiplier. Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face
+/// transformers, whose clamp at d - 1
+///         (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
+struct yarn_scaling {
+  double factor;                 // s >= 1
+  double original_max_position;  // L0 > 0
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;
+  std::optional<double> attention_factor = {}, mscale = {}, mscale_all_dim = {};
+
+  /// The pairs between which the blend runs.
+  struct blend_bounds {
+    long double low;
+    long double high;
+  };
+  blend_bounds bounds(const schedule& schedule) const {
+    long double low = detail::pair_of_rotations(beta_fast, schedule, original_max_position);
+    long double high = detail::pair_of_rotations(beta_slow, schedule, original_max_position);
+    if (truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = (std::max)(low, 0.0L);
+    high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
+    if (detail::equal(low, high)) high += 0.001L;
+    if (low > high)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
+                                 static_cast<double>(low), " above high ", static_cast<double>(high)));
+    return {low, high};
+  }
+
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double log_factor = std::log(factor);
+    const auto g = [&](double k) { return 0.1 * k * log_factor + 1; };
+    if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
+      return g(*mscale) / g(*mscale_all_dim);
+    return g(1);
+  }
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
+                          factor);
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
+                          "yarn_scaling: original_max_position must be positive", original_max_position);
+    detail::require_field(detail::is_finite(beta_slow) && beta_slow > 0,
+                          "yarn_scaling: beta_slow must be positive", beta_slow);
+    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
+                          "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
+    for (const auto& field : {attention_factor, mscale, mscale_all_dim})
+      detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
+                            "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
+                            field.value_or(0));
+    const auto [low, high] = bounds(schedule);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
+      const long double interpolated = detail::ramp(i, low, high);
+      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
+    }
+    schedule.attention_factor *= magnitude();
+  }
+};
+
+/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN: (0.1 mscale_all_dim
+/// ln s + 1)^2, and 1 without mscale_all_dim. It never belongs into a table. Source: DeepSeek-V2 and V3,
+/// modeling_deepseek.py.
+inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
+  const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
+  return g * g;
+}
+
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise;  s = factor; else
+///     max_position / L0
+///
+/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
+/// began with. Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers
+/// (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor, long_factor;       // [pairs], positive
+  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
+  std::optional<double> factor = {}, attention_factor = {};
+
+  bool uses_long() const { return length > original_max_position; }
+
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
+  }
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_field(detail::is_finite(max_position) && max_position > 0,
+                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
+                          "longrope_scaling: factor must be positive", factor.value_or(1));
+    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
+                          "longrope_scaling: attention_factor must be positive",
+                          attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(
+                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
+                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
+      for (const double value : *list)
+        detail::require_field(detail::is_finite(value) && value > 0,
+                              "longrope_scaling: a factor must be positive", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    schedule.attention_factor *= magnitude();
+  }
+};
+
+/// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
+/// high_freq_factor kept, those between blended.
+///
+///     f_i = (1 - z) f_i / s + z f_i,   z = (L0 / w_i - low_freq_factor) / (high_freq_factor -
+///     low_freq_factor)
+///
+/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+/// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
+struct llama3_scaling {
+  double factor;  // s >= 1
+  double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "llama3_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
+                          "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
+    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
+                          "llama3_scaling: high_freq_factor must be at least low_freq_factor",
+                          high_freq_factor);
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
+                          "llama3_scaling: original_max_position must be positive", original_max_position);
+    const long double width = detail::widened(high_freq_factor - low_freq_factor);
+    for (long double& f : schedule.inv_freq) {
+      const long double turns =
+          detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
+      const long double kept =
+          detail::equal(width, 0)
+              ? (turns >= detail::widened(low_freq_factor) ? 1.0L : 0.0L)
+              : std::clamp((turns - detail::widened(low_freq_factor)) / width, 0.0L, 1.0L);
+      f *= (1 - kept) / detail::widened(factor) + kept;
+    }
+  }
+};
+
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest does not turn. Unlike a partial
+/// rotary, the pairs span the whole rotary_dim.
+///
+///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
+/// (Gemma 4).
+struct proportional_scaling {
+  double partial_rotary_factor;  // in (0, 1]
+  double factor = 1;             // s >= 1
+
+  void apply(schedule& schedule) const {
+    detail::require_field(
+        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "proportional_scaling: factor must be at least 1", factor);
+    const auto turning =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(schedule.rotary_dim) / 2);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / detail::widened(factor) : 0;
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_SCALING_HPP

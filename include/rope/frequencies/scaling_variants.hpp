@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+
+#include <algorithm>  // std::clamp, std::min, std::max
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+
+/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule:
+///
+///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+
+  void apply(schedule& schedule) const {
+    if (static_cast<Index>(factors.size()) != schedule.inv_freq.size())
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("pair_factor_scaling: factors must have one value per pair, ",
+                                 schedule.inv_freq.size(), ", got ", factors.size()));
+    for (const double factor : factors)
+      detail::require_field(detail::is_finite(factor) && factor > 0,
+                            "pair_factor_scaling: a factor must be positive", factor);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
+  }
+};
+
+/// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
+/// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
+struct alpha_scaling {
+  double alpha;  // >= 1
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
+                          alpha);
+    detail::stretch_base(schedule, detail::widened(alpha), "alpha_scaling");
+  }
+};
+
+/// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
+///
+///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
+///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
+///
+/// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
+struct mixed_ntk_scaling {
+  double factor;  // s >= 1
+  std::optional<double> mixed_b = {};
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "mixed_ntk_scaling: factor must be at least 1", factor);
+    const long double s = detail::widened(factor), pairs = static_cast<long double>(schedule.inv_freq.size());
+    if (!mixed_b) {
+      schedule.multiply_base(s);
+      schedule.inv_freq /= std::pow(s, 1 / pairs);
+      return;
+    }
+    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
+                          "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
+    const long double b = detail::widened(*mixed_b);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
+  }
+};
+
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
+/// and c(2), where c is that of yarn_scaling. m stays 1.
+///
+///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
+///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
+///
+/// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
+struct ntk_by_parts_scaling {
+  double factor;                 // s >= 1
+  double original_max_position;  // L0 > 0
+  double ntk_factor = 1, extrapolation_factor = 1;
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(factor) && factor >= 1,
+                          "ntk_by_parts_scaling: factor must be at least 1", factor);
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
+                          "ntk_by_parts_scaling: original_max_position must be positive",
+                          original_max_position);
+    for (const double weight : {ntk_factor, extrapolation_factor})
+      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
+                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
+                            weight);
+    auto stretched = schedule;
+    detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
+      const long double original = schedule.inv_freq(i), linear = original / detail::widened(factor);
+      const long double ntk_share = share(i, 1.25, 0.75, schedule) * detail::widened(ntk_factor);
+      const long double original_share = share(i, 16, 2, schedule) * detail::widened(extrapolation_factor);
+      const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
+      schedule.inv_freq(i) = blended * (1 - original_share) + original * original_share;
+    }
+  }
+
+ private:
+  long double share(Index pair, double fast, double slow, const schedule& schedule) const {
+    const long double last = static_cast<long double>(schedule.rotary_dim - 1);
+    const long double low =
+        (std::max)(0.0L, std::floor(detail::pair_of_rotations(fast, schedule, original_max_position)));
+    long double high =
+        (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
+    if (detail::equal(low, high)) high += 0.001L;
+    detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
+                          original_max_position);
+    return 1 - detail::ramp(pair, low, high);
+  }
+};
+
+/// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats
+/// exactly.
+///
+///     f_i = 2 pi / round(2 pi / f_i)
+///
+/// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
+struct resonance_scaling {
+  void apply(schedule& schedule) const {
+    constexpr long double turn = 2 * std::numbers::pi_v<long double>;
+    for (long double& f : schedule.inv_freq) {
+      detail::require_field(f > 0 && f < 2 * turn,
+                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
+                            "above half a token",
+                            static_cast<double>(f));
+      f = turn / std::nearbyint(turn / f);
+    }
+  }
+};
+
+/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
+/// stops.
+///
+///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
+///
+/// `hard` stops all n of them instead.
+/// Source: hrlics/CoPE, and its HardClip baseline.
+struct clipped_scaling {
+  Index low_count = 20;  // not negative
+  bool hard = false;
+
+  void apply(schedule& schedule) const {
+    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
+                          static_cast<double>(low_count));
+    const Index n = (std::min)(low_count, schedule.inv_freq.size());
+    for (Index j = 0; j < n; ++j) {
+      // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
+      const long double left =
+          n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
+      const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
+      const long double kept = hard ? 0.0L : sine * sine;
+      schedule.inv_freq(schedule.inv_freq.size() - n + j) *= kept;
+    }
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP

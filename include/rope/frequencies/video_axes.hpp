@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
+#define ROPE_FREQUENCIES_VIDEO_AXES_HPP
+
+#include <numbers>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+
+/// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
+/// of grid_positions({frames, height, width}).
+///
+///     model           frequencies                             layout        coordinates
+///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
+///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
+///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
+///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
+///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
+///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
+///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads
+///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
+///     Allegro         a table per axis, a window of channels  half_split    grid_positions
+///
+/// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
+/// follows its image at max(height / 2, width / 2) on every axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+///
+///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6
+inline std::vector<Index> video_widths(Index head_dim) {
+  if (head_dim < 6 || head_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
+  const Index space = 2 * (head_dim / 6);
+  return {head_dim - 2 * space, space, space};
+}
+
+/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
+///
+/// Throws:  std::invalid_argument
+/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
+inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
+  return axial_blocks(video_widths(head_dim), base);
+}
+
+/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+///
+/// \param head_dim  positive, a multiple of 16
+///
+/// Throws:  std::invalid_argument
+/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
+inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
+  if (head_dim <= 0 || head_dim % 16 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
+                               head_dim));
+  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
+}
+
+/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
+/// of an axis turns that many times slower.
+///
+///     Cosmos 1       7B                {2, 1, 1}
+///                    14B               {2, 2, 2}
+///     Cosmos 2       Text2Image        {1, 4, 4}
+///                    2B Video2World    {1, 3, 3}
+///                    14B Video2World   {20.0 / 24, 2, 2}
+///     Cosmos 2.5                       {1, 3, 3}
+///
+/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
+struct cosmos_stretch {
+  double time = 2, height = 1, width = 1;  // each positive
+};
+
+namespace detail {
+
+/// One axis of Cosmos: the base stretched by a factor that may be below 1.
+struct cosmos_axis_scaling {
+  double stretch;
+
+  void apply(schedule& schedule) const {
+    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
+                  stretch);
+    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
+    require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
+                  stretch);
+  }
+};
+
+}  // namespace detail
+
+/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+///
+///     base_a = base stretch_a^(width_a / (width_a - 2))
+///
+/// \param head_dim  even and at least 12, so that every axis has two pairs
+///
+/// Throws:  std::invalid_argument
+/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
+inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
+                                      double base = 10000.0) {
+  const std::vector<Index> widths = video_widths(head_dim);
+  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
+                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
+                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
+}
+
+/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
+/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
+///
+///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
+///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///
+/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
+///
+/// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
+///
+/// Throws:  std::invalid_argument
+/// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
+inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
+  if (inner_dim < 6 || inner_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: inner_dim must be even and at least 6, got ", inner_dim));
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
+  const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
+  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
+  for (Index k = 0; k < count; ++k) {
+    const long double power =
+        k == 0
+            ? 1
+            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
+    for (Index axis = 0; axis < 3; ++axis)
+      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
+  }
+  return frequencies::custom(inv_freq);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_VIDEO_AXES_HPP

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
+#define ROPE_FREQUENCIES_VISION_AXES_HPP
+
+#include <cmath>
+#include <numbers>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/frequencies.hpp>
+
+/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
+/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
+/// grid_positions({height, width}) fits all of them.
+///
+///     model            frequencies                   layout        coordinates
+///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
+///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
+///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
+///     DINOv3           dino_v3_frequencies           half_split    patch_centres, class token first
+///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
+///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
+///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
+///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
+///
+/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
+/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head: there, rotate the two
+/// windows of channels one after the other, by tables of one axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The head_dim of a two-axis model, which gives each axis an even number of channels.
+inline void require_two_axes_fit(const char* function, Index head_dim) {
+  if (head_dim <= 0 || head_dim % 4 != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
+}
+
+/// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
+inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
+  owned_array<double, 1> inv_freq(count);
+  for (Index k = 0; k < count; ++k)
+    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+  return frequencies::custom(inv_freq);
+}
+
+/// The first half of the pairs by the width, the second by the height.
+inline frequencies width_first(const frequencies& height_first) {
+  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
+}
+
+}  // namespace detail
+
+/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
+///
+///     f_j = base^(-2 j / head_dim)
+///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
+///
+/// \param head_dim  positive, a multiple of 4; all of it rotates
+///
+/// Throws:  std::invalid_argument
+/// Source:  PixtralRotaryEmbedding of Hugging Face transformers
+inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("pixtral_frequencies", head_dim);
+  const frequencies schedule(head_dim, base);
+  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
+}
+
+/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
+/// the second by the width, each with the same schedule.
+///
+///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
+inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
+  return axial(frequencies(head_dim / 2, base), 2);
+}
+
+/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
+///
+///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
+///
+/// Throws:  std::invalid_argument
+/// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
+inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
+inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
+/// directions at a right angle, and every head has its own `angle`.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
+///
+/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
+///
+/// \param angle  of the head [rad], random in [0, 2 pi) in training
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
+inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
+  detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
+  const frequencies half(head_dim / 2, base);
+  const Index quarter = head_dim / 4;
+  owned_array<double> inv_freq(2 * quarter, 2);
+  const double across = std::cos(angle), down = std::sin(angle);
+  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
+  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
+  return frequencies::custom(inv_freq);
+}
+
+/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
+///
+///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
+///
+/// Throws:  std::invalid_argument
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
+inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
+  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
+}
+
+/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
+///
+///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
+///
+/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
+/// Source:  as above, `min_period` and `max_period`
+inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
+      max_period < min_period)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
+                        min_period, " and ", max_period));
+  return axial(
+      detail::geometric_periods(head_dim / 4, min_period,
+                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
+      2);
+}
+
+/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
+///
+///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
+///     linear: frequencies::pixel(head_dim / 2, max_freq)
+///
+/// The tables of timm itself are [sin, cos], in this order, with each entry twice.
+///
+/// \param max_freq  `max_res` of timm, at least 2
+///
+/// Throws:  std::invalid_argument
+/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
+inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
+  detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
+  if (!detail::is_finite(max_freq) || max_freq < 2)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
+  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
+  const Index bands = head_dim / 4;
+  const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
+  owned_array<double, 1> inv_freq(bands);
+  for (Index k = 0; k < bands; ++k) {
+    const long double exponent =
+        k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
+    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+  }
+  return axial(frequencies::custom(inv_freq), 2);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_VISION_AXES_HPP

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_AXES_HPP
+#define ROPE_MODELS_AXES_HPP
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// From what a checkpoint says about its axes to frequencies that have them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
+/// mrope_sections, or the frequencies as they are if it has none.
+///
+///     const auto prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+///
+/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
+/// ggml_interleaved_sections tells where ggml differs.
+///
+/// Throws:  std::invalid_argument if the sections do not fit
+inline frequencies frequencies_on_axes(const layer_group& group) {
+  if (group.mrope_sections.empty()) return group.frequencies;
+  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
+  for (const Index pairs : group.mrope_sections) {
+    if (pairs < 0 || pairs > left)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
+                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
+    left -= pairs;
+  }
+  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
+                                                            : contiguous_sections(group.mrope_sections));
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_AXES_HPP

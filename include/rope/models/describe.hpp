@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DESCRIBE_HPP
+#define ROPE_MODELS_DESCRIBE_HPP
+
+#include <algorithm>  // std::count, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
+/// differ.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a rule did to a pair.
+enum class pair_change {
+  kept,          // as in the original schedule
+  blended,       // slowed by less than the largest divisor
+  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  stopped        // does not turn
+};
+
+/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+struct pair_census {
+  std::vector<pair_change> changes = {};  // [pairs]
+  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
+  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0,
+         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
+};
+
+inline pair_census census(const layer_group& group) {
+  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  const frequencies original(group.rotary_dim(), group.base);
+  const auto& inv_freq = group.frequencies.inv_freq();
+  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
+  pair_census result;
+  bool first = true;
+  for (Index i = 0; i < inv_freq.rows(); ++i) {
+    if (detail::equal(inv_freq(i, 0), 0)) continue;
+    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
+    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
+    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
+    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
+    first = false;
+  }
+  for (Index i = 0; i < inv_freq.rows(); ++i)
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
+                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
+                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
+                                 ? pair_change::interpolated
+                                 : pair_change::blended);
+  const auto count = [&](pair_change change) {
+    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
+  };
+  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
+                 pair_change::blended);
+  result.kept = count(pair_change::kept);
+  result.blended = count(pair_change::blended);
+  result.interpolated = count(pair_change::interpolated);
+  result.stopped = count(pair_change::stopped);
+  return result;
+}
+
+namespace detail {
+
+inline std::string line(const std::string& label, const std::string& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+
+/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
+                            const std::string& what) {
+  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
+  std::string text = std::to_string(count) + " " + what;
+  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
+  const auto begin = first - pairs.changes.begin();
+  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
+}
+
+inline std::string pairs_text(const pair_census& pairs) {
+  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                             digits(pairs.largest_divisor) + ")";
+  std::string text;
+  const auto add = [&](pair_change change, Index count, const std::string& what) {
+    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
+  };
+  add(pair_change::kept, pairs.kept, "kept");
+  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
+  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
+  add(pair_change::stopped, pairs.stopped, "do not turn");
+  return text;
+}
+
+/// How far a query of this group looks back, in tokens.
+struct view_distance {
+  double tokens = 0;  // 0: unknown
+  const char* name = "";
+};
+
+inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
+    return {model.sliding_window, "the sliding window"};
+  return {model.max_position, "the longest context"};
+}
+
+inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
+  std::string text =
+      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
+  if (pairs.kept < group.frequencies.pairs()) {
+    const frequencies original(group.rotary_dim(), group.base);
+    text += " (by the base alone: to " +
+            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+  }
+  return text;
+}
+
+inline std::string describe_group(const layer_group& group, const view_distance& distance) {
+  const Index last = group.first_channel + group.rotary_dim() - 1;
+  const pair_census pairs = census(group);
+  std::string text;
+  text += line("layout", name_of(group.layout));
+  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
+                                       " of " + std::to_string(group.head_dim) + " (" +
+                                       std::to_string(group.frequencies.pairs()) + " pairs)");
+  text += line("schedule", group.rule);
+  text += line("base", digits(group.base));
+  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
+  text += line("pairs", pairs_text(pairs));
+  text += line("wavelengths", wavelengths_text(group, pairs));
+  if (distance.tokens > 0) {
+    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
+                            2 * std::numbers::pi / distance.tokens)
+                               .count();
+    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
+                                   " pairs make one within " + distance.name);
+  }
+  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
+  std::string multiplier = digits(group.softmax_multiplier);
+  if (!detail::equal(group.softmax_multiplier, 1))
+    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
+                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
+  text += line("softmax multiplier", multiplier);
+  if (!group.mrope_sections.empty())
+    text += line("M-RoPE sections", joined(group.mrope_sections) +
+                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
+                                        "; text turns as with one axis");
+  const std::string window = group.first_channel == 0 ? ""
+                                                      : ".channels(" + std::to_string(group.first_channel) +
+                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  text += line("to rotate heads",
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  return text;
+}
+
+}  // namespace detail
+
+/// Every number the group was made of and that was derived from it, one a line.
+inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
+
+/// The whole model: what holds for all layers, each group, and the warnings.
+inline std::string describe(const model_rope& model) {
+  using detail::digits, detail::line;
+  std::string text = model.architecture + " (" + model.source + ")\n";
+  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
+  if (model.query_heads > 0)
+    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
+                              std::to_string(model.key_heads) + " for keys");
+  if (!model.layers_without_rope.empty())
+    text += line("layers without rotation", detail::joined(model.layers_without_rope));
+  for (const layer_group& group : model.groups) {
+    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
+    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
+    if (count > 0)
+      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
+    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+  }
+  if (!model.warnings.empty()) text += "\nnotes\n";
+  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
+  return text;
+}
+
+/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
+/// sentence each, with both numbers. Empty if they rotate alike.
+///
+/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
+inline std::vector<std::string> compare(const model_rope& a, const model_rope& b, double tolerance = 1e-6) {
+  std::vector<std::string> found;
+  const auto missing = [&](const model_rope& one, const model_rope& other) {
+    for (const layer_group& group : one.groups)
+      if (!group.layer_type.empty() && !other.group(group.layer_type))
+        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
+  };
+  missing(a, b);
+  missing(b, a);
+  const auto without = [](const model_rope& model) {
+    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
+  };
+  if (a.layers_without_rope != b.layers_without_rope)
+    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
+                    " in " + b.source);
+  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
+    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
+                      " and " + b.layers[i] + " in " + b.source);
+      break;
+    }
+  for (const layer_group& x : a.groups)
+    for (const layer_group& y : b.groups) {
+      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
+      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
+      const detail::group_comparison group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
+      group.layouts(x.layout, y.layout);
+      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
+      group.number("first rotated channel", static_cast<double>(x.first_channel),
+                   static_cast<double>(y.first_channel));
+      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
+      group.number("base", x.base, y.base);
+      for (const char* name : {"low", "high"})
+        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+          group.number(name, x.number(name, -1), y.number(name, -1));
+      group.speeds(x.frequencies, y.frequencies);
+      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
+      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+      if (x.mrope_sections != y.mrope_sections)
+        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
+                  detail::joined(y.mrope_sections) + "] in " + b.source);
+    }
+  return found;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DESCRIBE_HPP

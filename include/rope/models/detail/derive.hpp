@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
+#define ROPE_MODELS_DETAIL_DERIVE_HPP
+
+#include <string>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// Frequencies together with the numbers that led to them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct derived {
+  rope::frequencies frequencies;
+  std::string rule;
+  double base;
+  std::vector<named_number> numbers;
+  double softmax_multiplier = 1;
+};
+
+using named_numbers = std::vector<named_number>;
+
+inline void record(named_numbers& numbers, const linear_scaling& rule, const schedule&) {
+  numbers.push_back({"factor", rule.factor});
+}
+
+inline void record(named_numbers& numbers, const alpha_scaling& rule, const schedule& original) {
+  auto stretched = original;
+  rule.apply(stretched);
+  numbers.insert(numbers.end(), {{"alpha", rule.alpha}, {"new_base", static_cast<double>(stretched.base)}});
+}
+
+inline void record(named_numbers& numbers, const dynamic_ntk_scaling& rule, const schedule& original) {
+  auto stretched = original;
+  rule.apply(stretched);
+  numbers.insert(numbers.end(), {{"factor", rule.factor},
+                                 {"max_position", rule.max_position},
+                                 {"length", rule.length},
+                                 {"new_base", static_cast<double>(stretched.base)}});
+}
+
+inline void record(named_numbers& numbers, const mixed_ntk_scaling& rule, const schedule&) {
+  numbers.push_back({"factor", rule.factor});
+  if (rule.mixed_b) numbers.push_back({"mixed_b", *rule.mixed_b});
+}
+
+inline void record(named_numbers& numbers, const yarn_scaling& rule, const schedule& original) {
+  const auto [low, high] = rule.bounds(original);
+  numbers.insert(numbers.end(), {{"factor", rule.factor},
+                                 {"original_max_position", rule.original_max_position},
+                                 {"beta_fast", rule.beta_fast},
+                                 {"beta_slow", rule.beta_slow},
+                                 {"low", static_cast<double>(low)},
+                                 {"high", static_cast<double>(high)}});
+}
+
+inline void record(named_numbers& numbers, const longrope_scaling& rule, const schedule&) {
+  numbers.insert(numbers.end(), {{"original_max_position", rule.original_max_position},
+                                 {"max_position", rule.max_position},
+                                 {"length", rule.length},
+                                 {"uses_long_factor", rule.uses_long() ? 1.0 : 0.0}});
+}
+
+inline void record(named_numbers& numbers, const llama3_scaling& rule, const schedule&) {
+  numbers.insert(numbers.end(),
+                 {{"factor", rule.factor},
+                  {"low_freq_factor", rule.low_freq_factor},
+                  {"high_freq_factor", rule.high_freq_factor},
+                  {"original_max_position", rule.original_max_position},
+                  {"kept_below_wavelength", rule.original_max_position / rule.high_freq_factor},
+                  {"slowed_above_wavelength", rule.original_max_position / rule.low_freq_factor}});
+}
+
+inline void record(named_numbers& numbers, const proportional_scaling& rule, const schedule&) {
+  numbers.insert(numbers.end(),
+                 {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
+}
+
+inline void record(named_numbers&, const pair_factor_scaling&, const schedule&) {}
+
+/// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
+template <class... Rules>
+derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
+  derived result{
+      .frequencies = frequencies(rotary_dim, base, rules...), .rule = name, .base = base, .numbers = {}};
+  [[maybe_unused]] schedule original{.rotary_dim = rotary_dim, .base = widened(base), .inv_freq = {}};
+  original.restart(widened(base));
+  (record(result.numbers, rules, original), ...);
+  return result;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_DERIVE_HPP

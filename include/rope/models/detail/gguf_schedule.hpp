@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/ggml_scaling.hpp>
+#include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/number_rule.hpp>
+
+/// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The layers a schedule is for, and how long they will be.
+struct gguf_layers {
+  Index rotary_dim;
+  double base;
+  bool slides;  // sliding layers are not scaled
+  double max_position;
+};
+
+/// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
+/// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
+template <class L>
+double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_scaling& yarn) {
+  const bool deepseek = reader.architecture() == "deepseek2";
+  const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
+  double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (deepseek) all_dim /= 0.1;
+  const double above = deepseek ? all_dim : 1;
+  yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  const double softmax = attn_factor * g(all_dim);
+  return deepseek ? softmax * softmax : 1;
+}
+
+/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+struct gguf_pair_factors {
+  const char* tensor;
+  std::vector<double> list;
+
+  /// Those of the first pairs; what is left over has no pair.
+  template <class L>
+  ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
+    if (static_cast<Index>(list.size()) < pairs)
+      reader.refuse(tensor, "must have one value per pair, " + std::to_string(pairs) + ", got " +
+                                std::to_string(list.size()));
+    return {{{list.begin(), list.begin() + pairs}}};
+  }
+};
+
+/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+template <class L>
+double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
+  return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
+}
+
+/// rope_freqs if the file has it, else the list of long or short factors.
+template <class L>
+std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader, double max_position,
+                                                   double length) {
+  const char* by_length = length > original_max_position_of(reader, max_position)
+                              ? "rope_factors_long.weight"
+                              : "rope_factors_short.weight";
+  for (const char* tensor : {"rope_freqs.weight", by_length})
+    if (std::optional<std::vector<double>> factors = reader.tensor(tensor))
+      return gguf_pair_factors{tensor, *std::move(factors)};
+  return {};
+}
+
+template <class L>
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+                    const std::optional<gguf_pair_factors>& given_factors) {
+  const std::string type = reader.text("rope.scaling.type", "linear");
+  if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
+    reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
+  auto factor = reader.number("rope.scaling.factor", range::not_negative);
+  if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
+  const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
+  const double s = scaled ? *factor : 1;
+  const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
+                             reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
+  const double given_ext = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
+  const double ext_factor = layers.slides ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
+  const double original_max_position = original_max_position_of(reader, layers.max_position);
+  std::optional<ggml_pair_factors> factors;
+  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  if (equal(ext_factor, 0)) {
+    const magnified_linear linear{.factor = s, .magnitude = attn_factor};
+    if (!factors) return derive(equal(s, 1) ? "default" : "linear", layers.rotary_dim, layers.base, linear);
+    const char* name = equal(s, 1) ? "pair factors" : "linear, pair factors";
+    return derive(name, layers.rotary_dim, layers.base, linear, *factors);
+  }
+  if (equal(original_max_position, 0)) reader.required_number("context_length", range::positive);
+  weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
+                     .ext_factor = ext_factor};
+  yarn.yarn.beta_fast =
+      reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
+  yarn.yarn.beta_slow =
+      reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
+  const double multiplier =
+      checked(read_magnitude(reader, attn_factor, yarn.yarn), range::positive, "import_gguf",
+              "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
+  derived result = factors ? derive("yarn, pair factors", layers.rotary_dim, layers.base, yarn, *factors)
+                           : derive("yarn", layers.rotary_dim, layers.base, yarn);
+  result.softmax_multiplier = multiplier;
+  return result;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/architectures.hpp>
+#include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// What a Hugging Face config.json says around its rope dictionary: the architecture, the shape of a head,
+/// and which layer is of which type.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// `model_type`, else the first of `architectures`, as written.
+template <class J>
+std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
+  for (auto* reader : {&text, &outer})
+    if (const auto model_type = reader->text("model_type")) return *model_type;
+  for (auto* reader : {&text, &outer})
+    if (const auto names = reader->texts("architectures"); names && !names->empty()) return names->front();
+  text.missing("model_type", "it decides the layout");
+  return {};
+}
+
+template <class J>
+pairing layout_of(json_reader<J>& text, const std::string& architecture, std::optional<pairing> given) {
+  const auto interleave = text.boolean("rope_interleave");
+  if (given) return *given;
+  if (interleave) return *interleave ? pairing::interleaved : pairing::half_split;
+  const auto layout = hugging_face_layout(plain_architecture(architecture));
+  if (!layout)
+    text.refuse(
+        "model_type",
+        "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
+  return *layout;
+}
+
+/// Which channels of a head may rotate at all.
+struct head_shape {
+  Index head_dim, first_channel,
+      window;   // window: channels from first_channel on that a full rotation covers
+  bool latent;  // the multi-head latent attention of DeepSeek
+};
+
+template <class J>
+head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
+  const auto heads = text.index_of({"num_attention_heads", "n_head"});  // n_: GPT-J and CodeGen
+  const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
+  if (const auto rotated = text.index("qk_rope_head_dim")) {
+    if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
+    if (!nope && (!given || *given < *rotated))
+      text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
+    const Index before = nope ? *nope : *given - *rotated;
+    return {before + *rotated, before, *rotated, true};
+  }
+  auto head_dim = given ? given : text.index("kv_channels");
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd"});
+  if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
+  if (!head_dim) {
+    if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
+    if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
+    if (*hidden_size % *heads != 0)
+      text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
+                                     std::to_string(*hidden_size) + " and " + std::to_string(*heads));
+    head_dim = *hidden_size / *heads;
+  }
+  return {*head_dim, 0, *head_dim, false};
+}
+
+/// Gemma 4 has larger heads in the layers that attend fully.
+template <class J>
+head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head, const std::string& layer_type) {
+  const auto global = text.index("global_head_dim");
+  if (!global || layer_type != "full_attention") return head;
+  return {*global, 0, *global, false};
+}
+
+/// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
+template <class J>
+Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape& head,
+                    double default_factor) {
+  if (head.latent) return head.window;
+  Index rotary_dim = head.window;
+  json_reader<J>* reader = &text;
+  const char* key = "head_dim";
+  if (const auto given = text.index("rotary_dim")) {
+    key = "rotary_dim";
+    rotary_dim = *given;
+  } else {
+    double factor = default_factor;
+    for (const auto& [where, name] :
+         {std::pair{&rope, "partial_rotary_factor"}, std::pair{&text, "partial_rotary_factor"},
+          std::pair{&text, "rotary_pct"}, std::pair{&text, "rope_pct"}})
+      if (const auto value = where->number(name, range::fraction)) {
+        factor = *value;
+        reader = where;
+        key = name;
+        break;
+      }
+    rotary_dim = static_cast<Index>(static_cast<double>(head.window) * factor);
+  }
+  if (rotary_dim > head.head_dim)
+    reader->refuse(key, "must not be above head_dim, " + std::to_string(head.head_dim) + ", got " +
+                            std::to_string(rotary_dim));
+  if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+    reader->refuse(
+        key, "must give an even, positive number of rotated channels, got " + std::to_string(rotary_dim));
+  return rotary_dim;
+}
+
+/// The type of every layer: given, or by the pattern of the architecture, or empty.
+///
+/// \param slides  whether there is a window for layers to slide
+template <class J>
+std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
+                                        std::optional<Index> layers, bool slides) {
+  if (auto given = text.texts("layer_types")) {
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("layer_types", broken);
+    return *std::move(given);
+  }
+  if (!layers || defaults.full_every == 0 || !slides) return {};
+  std::vector<std::string> types;
+  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+    const std::string letters = *text.text("sliding_window_pattern");
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+    return types;
+  }
+  auto every = text.index("sliding_window_pattern");
+  if (!every) every = text.index("_sliding_window_pattern");
+  if (!every) every = text.index("global_attn_every_n_layers");
+  const Index period = every.value_or(defaults.full_every);
+  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
+  for (Index i = 0; i < *layers; ++i) add(i % period == full);
+  return types;
+}
+
+/// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
+template <class J>
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architecture_defaults& defaults,
+                                          std::optional<Index> layers) {
+  std::vector<Index> without;
+  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  const auto every = text.index("no_rope_layer_interval");
+  if (given && !given->empty()) {
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("no_rope_layers", broken);
+    for (std::size_t i = 0; i < given->size(); ++i)
+      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
+  const Index period = every.value_or(defaults.no_rope_every);
+  if (period == 0) return without;
+  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
+  for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  return without;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/number_rule.hpp>
+
+/// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
+/// beside the dictionary, `rope` those inside.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The rope type under its present name. Older names are noted, unknown ones throw.
+template <class J>
+std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
+  const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
+  const char* key = new_key ? "rope_type" : "type";
+  const std::string given = new_key.value_or(old_key.value_or("default"));
+  std::string type = given;
+  if (type == "su") type = "longrope";
+  if (type == "mrope") type = "default";
+  if (type == "deepseek_yarn") type = "yarn";
+  if (type == "yarn" && rope.has("short_factor") && rope.has("long_factor")) type = "longrope";
+  if (type != given)
+    warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
+  else if (!new_key && old_key)
+    warnings.push_back(rope.path() + "type is the older name of rope_type");
+  if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
+    warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
+  for (const char* known :
+       {"default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk"})
+    if (type == known) return type;
+  rope.refuse(key, "is not a known rope type, got " + given +
+                       "; known are default, linear, dynamic, yarn, longrope, llama3, proportional, ntk");
+  return type;
+}
+
+/// The key beside the dictionary wins over the one inside.
+template <class J>
+double original_max_position(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
+  const auto inside = rope.number("original_max_position_embeddings", range::above_one);
+  const auto beside = config.number("original_max_position_embeddings", range::above_one);
+  if (beside) return *beside;
+  if (!inside) rope.missing("original_max_position_embeddings", needed);
+  return *inside;
+}
+
+template <class J>
+yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
+  // 0 means the default, as in transformers: `beta_fast or 32`.
+  const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
+  const double original = original_max_position(config, rope, needed);
+  // A factor of null is that of the two lengths.
+  const double factor =
+      rope.is_null("factor")
+          ? checked(config.required_number("max_position_embeddings", range::positive, needed) / original,
+                    range::at_least_one, "import_hugging_face",
+                    "max_position_embeddings / original_max_position_embeddings")
+          : rope.required_number("factor", range::at_least_one, needed);
+  yarn_scaling yarn{.factor = factor, .original_max_position = original};
+  yarn.beta_fast = or_default(rope.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
+  yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+  yarn.truncate = rope.boolean("truncate").value_or(true);
+  yarn.attention_factor = rope.number("attention_factor", range::positive);
+  yarn.mscale = rope.number("mscale", range::not_negative);
+  yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
+  return yarn;
+}
+
+template <class J>
+longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index pairs, double length,
+                             const std::string& needed) {
+  longrope_scaling longrope{
+      .short_factor = rope.required_numbers("short_factor", range::positive, needed),
+      .long_factor = rope.required_numbers("long_factor", range::positive, needed),
+      .original_max_position = original_max_position(config, rope, needed),
+      .max_position = config.required_number("max_position_embeddings", range::positive, needed),
+      .length = length};
+  for (const auto* list : {&longrope.short_factor, &longrope.long_factor})
+    if (static_cast<Index>(list->size()) != pairs)
+      rope.refuse(
+          list == &longrope.short_factor ? "short_factor" : "long_factor",
+          "must have one value per pair, " + std::to_string(pairs) + ", got " + std::to_string(list->size()));
+  longrope.factor = rope.number("factor", range::at_least_one);
+  // Phi-3.5-MoE gives the magnitude of each list.
+  const auto short_mscale = rope.number("short_mscale", range::positive),
+             long_mscale = rope.number("long_mscale", range::positive);
+  longrope.attention_factor = rope.number("attention_factor", range::positive);
+  if (!longrope.attention_factor)
+    longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
+  return longrope;
+}
+
+/// \param length  tokens of the sequence, for the rules that depend on it
+template <class J>
+derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
+                            Index rotary_dim, double base, double length) {
+  const std::string needed = "rope type " + type + " needs it";
+  if (type == "linear")
+    return derive("linear", rotary_dim, base,
+                  linear_scaling{.factor = rope.required_number("factor", range::at_least_one, needed)});
+  if (type == "dynamic") {
+    if (const auto alpha = rope.number("alpha", range::at_least_one))
+      return derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = *alpha});
+    return derive("dynamic", rotary_dim, base,
+                  dynamic_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
+                                      .max_position = config.required_number("max_position_embeddings",
+                                                                             range::positive, needed),
+                                      .length = length});
+  }
+  if (type == "yarn") {
+    const yarn_scaling yarn = yarn_of(config, rope, needed);
+    if (yarn.beta_fast < yarn.beta_slow)
+      rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
+                                   exact_digits(yarn.beta_slow));
+    derived result = derive("yarn", rotary_dim, base, yarn);
+    result.softmax_multiplier = checked(yarn_softmax_multiplier(yarn), range::positive, "import_hugging_face",
+                                        "the softmax multiplier of " + rope.path() + "mscale_all_dim");
+    return result;
+  }
+  if (type == "longrope")
+    return derive("longrope", rotary_dim, base, longrope_of(config, rope, rotary_dim / 2, length, needed));
+  if (type == "llama3") {
+    const llama3_scaling llama3{
+        .factor = rope.required_number("factor", range::at_least_one, needed),
+        .low_freq_factor = rope.required_number("low_freq_factor", range::positive, needed),
+        .high_freq_factor = rope.required_number("high_freq_factor", range::positive, needed),
+        .original_max_position = original_max_position(config, rope, needed)};
+    if (llama3.high_freq_factor < llama3.low_freq_factor)
+      rope.refuse("high_freq_factor", "must be at least low_freq_factor, got " +
+                                          exact_digits(llama3.high_freq_factor) + " and " +
+                                          exact_digits(llama3.low_freq_factor));
+    return derive("llama3", rotary_dim, base, llama3);
+  }
+  if (type == "proportional") {
+    auto partial = rope.number("partial_rotary_factor", range::fraction);
+    if (!partial) partial = config.number("partial_rotary_factor", range::fraction);
+    return derive("proportional", rotary_dim, base,
+                  proportional_scaling{.partial_rotary_factor = partial.value_or(1),
+                                       .factor = rope.number("factor", range::at_least_one).value_or(1)});
+  }
+  if (type == "ntk")
+    return derive("ntk", rotary_dim, base,
+                  mixed_ntk_scaling{.factor = rope.required_number("factor", range::at_least_one, needed),
+                                    .mixed_b = rope.number("mixed_b", range::positive)});
+  return derive("default", rotary_dim, base);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
+#define ROPE_MODELS_DETAIL_JSON_READER_HPP
+
+#include <algorithm>  // std::find
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/number_rule.hpp>
+
+/// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
+/// knows which keys nobody asked for.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class J>
+class json_reader {
+ public:
+  /// \param object  the dictionary; nullptr is one without keys
+  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
+  json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+
+  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
+  const J* find(const char* key) {
+    if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
+    const std::string name = key;
+    if (!object_ || !object_->contains(name)) return nullptr;
+    const J& value = object_->at(name);
+    return value.is_null() ? nullptr : &value;
+  }
+  bool has(const char* key) { return find(key) != nullptr; }
+
+  std::optional<double> number(const char* key, const number_rule& rule) {
+    const J* value = find(key);
+    if (!value) return {};
+    return number_of(*value, key, rule);
+  }
+  double required_number(const char* key, const number_rule& rule, const std::string& reason) {
+    const auto value = number(key, rule);
+    if (!value) missing(key, reason);
+    return *value;
+  }
+
+  std::optional<Index> index(const char* key, const number_rule& rule = range::count) {
+    const auto value = number(key, rule);
+    if (!value) return {};
+    return static_cast<Index>(*value);
+  }
+
+  /// The first of several names of one number.
+  std::optional<Index> index_of(std::initializer_list<const char*> keys,
+                                const number_rule& rule = range::count) {
+    std::optional<Index> first;
+    for (const char* key : keys)
+      if (const auto value = index(key, rule); value && !first) first = value;
+    return first;
+  }
+
+  std::optional<bool> boolean(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_boolean()) wrong_type(key, "true or false", *value);
+    return value->template get<bool>();
+  }
+
+  /// Whether the key is there and null, for the few keys where that is a choice.
+  bool is_null(const char* key) const {
+    const std::string name = key;
+    return object_ && object_->contains(name) && object_->at(name).is_null();
+  }
+  bool is_text(const char* key) {
+    const J* value = find(key);
+    return value && value->is_string();
+  }
+  std::optional<std::string> text(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_string()) wrong_type(key, "a string", *value);
+    return value->template get<std::string>();
+  }
+
+  std::optional<std::vector<double>> numbers(const char* key, const number_rule& rule) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of numbers", *value);
+    std::vector<double> list;
+    for (const J& element : *value) list.push_back(number_of(element, key, rule));
+    return list;
+  }
+  std::vector<double> required_numbers(const char* key, const number_rule& rule, const std::string& reason) {
+    auto list = numbers(key, rule);
+    if (!list) missing(key, reason);
+    return *std::move(list);
+  }
+
+  std::optional<std::vector<std::string>> texts(const char* key) {
+    const J* value = find(key);
+    if (!value) return {};
+    if (!value->is_array()) wrong_type(key, "a list of strings", *value);
+    std::vector<std::string> list;
+    for (const J& element : *value) {
+      if (!element.is_string()) wrong_type(key, "a list of strings", element);
+      list.push_back(element.template get<std::string>());
+    }
+    return list;
+  }
+
+  const J* object(const char* key) {
+    const J* value = find(key);
+    if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
+    return value;
+  }
+
+  /// The keys that are there and were never asked for, null ones left out.
+  std::vector<std::string> unasked() const {
+    std::vector<std::string> keys;
+    if (!object_) return keys;
+    for (const auto& item : object_->items())
+      if (!item.value().is_null() && std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
+        keys.push_back(item.key());
+    return keys;
+  }
+
+  /// Throws: the key with its path, a rule and the value that breaks it.
+  void refuse(const char* key, const std::string& rule) const {
+    ROPE_THROW(std::invalid_argument,
+               message("import_hugging_face: ", path_.c_str(), key, " ", rule.c_str()));
+  }
+  void missing(const char* key, const std::string& reason) const { refuse(key, "is missing; " + reason); }
+
+ private:
+  double number_of(const J& value, const char* key, const number_rule& rule) const {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+    return checked(value.template get<double>(), rule, "import_hugging_face", path_ + key);
+  }
+
+  void wrong_type(const char* key, const char* wanted, const J& got) const {
+    const char* type = got.is_string()    ? "a string"
+                       : got.is_boolean() ? "true or false"
+                       : got.is_array()   ? "a list"
+                       : got.is_object()  ? "a dictionary"
+                       : got.is_null()    ? "null"
+                                          : "a number";
+    refuse(key, std::string("must be ") + wanted + ", got " + type);
+  }
+
+  const J* object_;
+  std::string path_;
+  std::vector<std::string> asked_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_JSON_READER_HPP

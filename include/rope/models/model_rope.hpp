@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_MODEL_ROPE_HPP
+#define ROPE_MODELS_MODEL_ROPE_HPP
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The two layouts of layout.hpp, for a program that learns only at run time which one it needs.
+enum class pairing { interleaved, half_split };
+
+/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(pairing layout, Call&& f) {
+  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+
+inline const char* name_of(pairing layout) {
+  return layout == pairing::interleaved ? "interleaved" : "half_split";
+}
+
+/// A number that went into the frequencies, under the name it has in this library.
+struct named_number {
+  std::string name;
+  double value;
+};
+
+/// The layers of a model that rotate alike: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// turn:
+///
+///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
+struct layer_group {
+  std::string
+      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  pairing layout;  // of the weights the description came with
+  Index head_dim;
+  Index first_channel;
+  rope::frequencies frequencies;
+  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
+
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // before the rule
+  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
+
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+
+  /// The number of that name, or `otherwise`.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+
+/// The rotary embedding of a model.
+///
+/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
+/// alike.
+struct model_rope {
+  std::string source;        // "Hugging Face" or "GGUF"
+  std::string architecture;  // model_type or general.architecture
+  std::vector<layer_group> groups;
+  std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
+  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
+  Index query_heads = 0, key_heads = 0;         // 0: unknown
+  double max_position = 0;                      // longest context the model declares; 0: unknown
+  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
+  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
+
+  /// The group of that layer type, else nullptr. A group without a layer type has every one.
+  const layer_group* group(std::string_view layer_type) const {
+    for (const layer_group& g : groups)
+      if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
+    return nullptr;
+  }
+
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
+  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
+  const layer_group* group_of_layer(Index layer) const {
+    if (layer < 0) return nullptr;
+    for (const Index without : layers_without_rope)
+      if (without == layer) return nullptr;
+    if (groups.size() == 1) return &groups.front();
+    if (layer >= static_cast<Index>(layers.size())) return nullptr;
+    return group(layers[static_cast<std::size_t>(layer)]);
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_MODEL_ROPE_HPP

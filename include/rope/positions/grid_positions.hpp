@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_GRID_POSITIONS_HPP
+#define ROPE_POSITIONS_GRID_POSITIONS_HPP
+
+#include <cmath>  // std::nearbyint
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <rope/base/integer_range.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/detail/grid_cells.hpp>
+
+/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
+/// one row per token, axes in the order (height, width) or (time, height, width).
+///
+///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
+///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
+///
+/// What a builder returns is an Eigen array (owned_array.hpp): `coordinates.col(axis) += shift` moves it along
+/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Integer coordinates [rows, axes].
+using integer_coordinates = owned_array<std::int64_t>;
+
+namespace detail {
+
+/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
+template <class Scalar, class At>
+owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
+  const Index rows = cells(function, extents);
+  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
+  Index repeat = rows;  // rows for which a coordinate stays
+  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
+    repeat /= extents[a];
+    for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
+  }
+  return grid;
+}
+
+/// A row or column of numbers as a column of double.
+template <class Derived>
+owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+  return list.derived().template cast<double>();
+}
+
+inline void require_count(const char* function, Index count) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+}
+
+}  // namespace detail
+
+/// The integer coordinates of a grid in row-major order, the last axis fastest.
+///
+///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
+///
+/// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
+/// \param first    coordinate of the first cell of each axis; empty: 0
+///
+/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
+inline integer_coordinates grid_positions(const std::vector<Index>& extents,
+                                          const std::vector<std::int64_t>& first = {}) {
+  if (!first.empty() && first.size() != extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
+                                                      extents.size(), ", got ", first.size()));
+  if (detail::cells("grid_positions", extents) > 0)
+    for (std::size_t a = 0; a < first.size(); ++a)
+      detail::position_sum("grid_positions", first[a], extents[a] - 1);
+  return detail::walk_grid<std::int64_t>(
+      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
+}
+
+/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
+/// (`meshgrid` with indexing 'ij').
+///
+/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
+///
+/// Throws:  std::length_error
+template <class... Axes>
+owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+  static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
+  static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
+  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
+  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
+                                   [&](std::size_t a, Index i) { return lists[a](i); });
+}
+
+/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
+/// per model serves images of every size.
+///
+///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
+///
+///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
+///
+/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
+///          too short
+/// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
+inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
+                                          const std::vector<Index>& table_extents) {
+  if (extents.size() != table_extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
+                                                      extents.size(), " and ", table_extents.size()));
+  for (std::size_t a = 0; a < extents.size(); ++a)
+    if (extents[a] > table_extents[a])
+      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
+                                                    table_extents[a], " cells, got ", extents[a]));
+  detail::cells("grid_ids", table_extents);
+  const integer_coordinates grid = grid_positions(extents);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
+  for (Index r = 0; r < grid.rows(); ++r)
+    for (std::size_t a = 0; a < extents.size(); ++a) {
+      std::int64_t& id = ids[static_cast<std::size_t>(r)];
+      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
+    }
+  return ids;
+}
+
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
+///
+/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
+inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
+  detail::require_count("evenly_spaced", count);
+  owned_array<double, 1> axis(count);
+  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
+  for (Index i = 0; i < count; ++i)
+    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
+                            : last - step * static_cast<double>(count - 1 - i);
+  return axis;
+}
+
+/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
+///
+/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
+inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_before", count);
+  owned_array<double, 1> axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
+  return axis;
+}
+
+/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
+/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
+///
+///     first + (end (count - 1) / count - first) i / (count - 1)
+///
+/// Throws:    std::invalid_argument
+/// Accuracy:  in double; diffusers rounds every coordinate to float
+/// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
+///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
+inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_in_crop", count);
+  if (count == 0) return {};
+  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
+}
+
+/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
+/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
+/// cells instead: grid_positions.
+///
+///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
+///
+/// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
+inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
+                                               Index base_height = 30, Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
+  if (base_height <= 0 || base_width <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
+                               " and ", base_width));
+  const auto h = static_cast<double>(height), w = static_cast<double>(width),
+             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
+  const bool tall = h / w > most_h / most_w;
+  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
+               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
+  const double top = std::nearbyint((most_h - covered_h) / 2),
+               left = std::nearbyint((most_w - covered_w) / 2);
+  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
+                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
+  return detail::walk_grid<double>(
+      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
+        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
+      });
+}
+
+/// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
+///
+/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
+inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
+  detail::require_count("cell_centres", count);
+  owned_array<double, 1> axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
+  return axis;
+}
+
+/// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
+///
+/// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
+inline std::int64_t centred_first(Index count) {
+  detail::require_count("centred_first", count);
+  const std::int64_t before = count - count / 2;
+  return -before;
+}
+
+/// What the centres of patches are divided by before they are mapped to [-1, 1].
+enum class patch_normalisation {
+  separate,  // height by height, width by width: the image fills the square
+  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
+  smallest   // both by the smaller extent
+};
+
+/// The centres of patches, [height * width, 2], row-major.
+///
+///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
+inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
+  const std::vector<Index> extents = {height, width};
+  const Index larger = height > width ? height : width, smaller = height > width ? width : height;
+  return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
+    const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
+                         : normalisation == patch_normalisation::largest ? larger
+                                                                         : smaller;
+    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
+  });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP

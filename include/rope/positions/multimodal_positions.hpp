@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
+#include <algorithm>  // std::max
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
+/// is at the same position on all axes; the patches of an image share their time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Tokens of text.
+struct text_run {
+  Index tokens;
+};
+
+/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+struct vision_run {
+  Index frames = 1, height = 0, width = 0;
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+
+/// A piece of a prompt.
+using prompt_run = std::variant<text_run, vision_run>;
+
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merged_patches: merge must be positive and divide height and width, got ",
+                               merge, " for ", height, " and ", width));
+  return {frames, height / merge, width / merge, frame_step};
+}
+
+/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+///
+/// \param text_tokens  [frames], tokens of text before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
+                                                      const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
+                               video.frames, ", got ", text_tokens.size()));
+  std::vector<prompt_run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+
+/// Where the tokens of a prompt are, and where generation goes on.
+template <class Scalar>
+struct prompt_positions {
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
+  Scalar next;  // of the first token after the prompt, on all axes
+
+  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
+  /// all axes, so that a one-axis table at this position decodes with the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+
+namespace detail {
+
+/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+inline bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+
+/// Checks every run and returns the number of tokens.
+inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
+  constexpr Index most =
+      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
+  Index total = 0;
+  for (const prompt_run& run : runs) {
+    Index tokens = 0;
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      if (text->tokens < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
+      tokens = text->tokens;
+    } else {
+      const vision_run& vision = *std::get_if<vision_run>(&run);
+      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
+                           ", ", vision.height, ", ", vision.width, "]"));
+      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+        ROPE_THROW(
+            std::invalid_argument,
+            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                    vision.frame_step, " for ", vision.frames, " frames"));
+      tokens = vision.frames;
+      for (const Index extent : {vision.height, vision.width}) {
+        if (extent > 0 && tokens > most / extent)
+          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+        tokens *= extent;
+      }
+    }
+    if (tokens > most - total)
+      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    total += tokens;
+  }
+  return total;
+}
+
+/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
+/// and `after(start, run)` the position that follows the run.
+template <class Scalar, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
+                                     const Place& place, const After& after) {
+  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+  Index token = 0;
+  for (const prompt_run& run : runs) {
+    if (!is_within_2_53(static_cast<double>(prompt.next)))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      for (Index t = 0; t < text->tokens; ++t)
+        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
+      prompt.next += static_cast<Scalar>(text->tokens);
+      continue;
+    }
+    const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
+    for (Index frame = 0; frame < vision.frames; ++frame)
+      for (Index row = 0; row < vision.height; ++row)
+        for (Index column = 0; column < vision.width; ++column)
+          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
+    prompt.next = after(prompt.next, vision);
+  }
+  return prompt;
+}
+
+}  // namespace detail
+
+/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
+/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///
+/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
+/// another: give all of it at once.
+///
+/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
+///          std::out_of_range for a run that starts above 2^53
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which truncate frame times as well
+inline prompt_positions<std::int64_t> qwen_vl_positions(
+    const std::vector<prompt_run>& runs, std::int64_t start = 0,
+    vision_advance advance = vision_advance::past_time_and_sides) {
+  const auto time_of = [](Index frame, const vision_run& run) {
+    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
+  };
+  auto prompt = detail::walk_prompt<std::int64_t>(
+      "qwen_vl_positions", runs, start,
+      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
+        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
+      },
+      [&](std::int64_t first, const vision_run& run) {
+        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
+        if (advance == vision_advance::past_sides) return first + last_side + 1;
+        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
+      });
+  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
+  return prompt;
+}
+
+/// Positions of VideoRoPE: every frame is centred on the diagonal that text runs along.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
+  const auto time_of = [](double first, Index frame, const vision_run& run) {
+    return first + static_cast<double>(frame) * run.frame_step;
+  };
+  return detail::walk_prompt<double>(
+      "video_rope_positions", runs, start,
+      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
+        const double time = time_of(first, frame, run);
+        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
+                                          time + static_cast<double>(column - (run.width - 1) / 2));
+      },
+      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP

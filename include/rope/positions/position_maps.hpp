@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_POSITION_MAPS_HPP
+#define ROPE_POSITIONS_POSITION_MAPS_HPP
+
+#include <algorithm>  // std::min
+#include <concepts>   // std::same_as
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <rope/base/integer_range.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+
+/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
+/// range a model was trained on, by position ids alone. A rule is a map of distances,
+///
+///     distance(p, k), at which a query at position p meets a key at k <= p,
+///
+/// with the ids whose rotations produce it. Two ways to attend under a rule:
+///
+///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
+///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
+///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
+///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
+///     exponential (tests/attention/laws/position_maps_prefill.test.cpp).
+///
+/// A table of positions 0 .. p serves both.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
+/// two parts meet at the window.
+///
+///     distance = p - k                                                          p - k < window
+///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
+///
+/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
+/// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
+struct self_extend {
+  std::int64_t group;
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// ReRoPE: no key is farther than `window`.
+///
+///     distance = min(p - k, window)
+///
+/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
+/// Source:  Su 2023, https://github.com/bojone/rerope
+struct rerope {
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
+/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
+/// its own.
+///
+///     key and query, own chunk:   p mod length
+///     query, chunk before:        min((p mod length) + length, chunk_size)
+///     query, earlier chunks:      min(2 length - 1, chunk_size)
+///
+/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
+/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
+/// queries.
+///
+/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
+///          0 <= k <= p
+/// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
+///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
+struct dual_chunk {
+  std::int64_t chunk_size;
+  std::int64_t local_size;
+
+  std::int64_t length() const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t query(std::int64_t p) const { return key(p); }
+  std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
+  std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
+  std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
+  std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// A rule of distances: one of those above, or a caller's own type.
+template <class X>
+concept distance_rule = requires(const X& rule, std::int64_t p) {
+  { rule.distance(p, p) } -> std::same_as<std::int64_t>;
+};
+
+/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
+/// them at the distance of the rule.
+///
+///     ids[j] = position - rule.distance(position, first + j)
+///
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
+template <distance_rule Rule>
+std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
+                                        Index count) {
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
+                               count, " from ", first, " on"));
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  for (Index j = 0; j < count; ++j)
+    ids[static_cast<std::size_t>(j)] =
+        detail::position_difference("key_positions", position, rule.distance(position, first + j));
+  return ids;
+}
+
+/// The ids map(first), map(first + 1), ... of `count` tokens:
+///
+///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///
+/// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
+///          bits; what the map throws
+template <class Map>
+std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
+  for (Index t = 0; t < count; ++t)
+    ids[static_cast<std::size_t>(t)] =
+        map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
+  return ids;
+}
+
+namespace detail {
+
+inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
+  if (k < 0 || k > p)
+    ROPE_THROW(std::invalid_argument,
+               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
+}
+
+}  // namespace detail
+
+inline std::int64_t self_extend::key(std::int64_t k) const {
+  if (group <= 0 || window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
+                                                      group, " and ", window));
+  detail::check_distance("self_extend", k, k);
+  return k / group;
+}
+
+inline std::int64_t self_extend::query(std::int64_t p) const {
+  const std::int64_t grouped = key(p);  // checks the group before it divides
+  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
+}
+
+inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("self_extend", p, k);
+  const std::int64_t beyond = query(p) - key(k);
+  return p - k < window ? p - k : beyond;
+}
+
+inline std::int64_t rerope::key(std::int64_t k) const {
+  if (window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
+  detail::check_distance("rerope", k, k);
+  return 0;
+}
+
+inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
+
+inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("rerope", p, k);
+  return (std::min)(p - k, query(p));
+}
+
+inline std::int64_t dual_chunk::length() const {
+  if (local_size <= 0 || local_size >= chunk_size)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
+                               chunk_size));
+  // The sum of two numbers up to chunk_size is then a position.
+  if (chunk_size > std::int64_t{1} << 62)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
+  return chunk_size - local_size;
+}
+
+inline std::int64_t dual_chunk::key(std::int64_t k) const {
+  detail::check_distance("dual_chunk", k, k);
+  return k % length();
+}
+
+inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("dual_chunk", p, k);
+  const std::int64_t chunks = p / length() - k / length();
+  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_POSITION_MAPS_HPP

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_POSITIONS_HPP
+#define ROPE_POSITIONS_POSITIONS_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstdint>
+#include <limits>
+#include <memory>  // std::shared_ptr
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/integer_list.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+
+/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
+/// them past 256, and a float not past 2^24.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
+
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
+/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+template <class X>
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+
+/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
+/// of different length.
+///
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
+template <position_integer Integer>
+struct row_starts {
+  detail::integer_list<Integer> starts;
+
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+};
+template <position_list X>
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
+
+/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
+/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
+///            memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
+template <position_integer Integer>
+struct segments {
+  detail::integer_list<Integer> offsets;
+  detail::integer_list<Integer> starts = {};
+
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+};
+template <position_list X>
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
+
+namespace detail {
+
+/// The smallest and the largest position of a call; empty when it has no token.
+struct position_range {
+  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
+
+  void include(std::int64_t position) {
+    smallest = (std::min)(smallest, position);
+    largest = (std::max)(largest, position);
+  }
+  bool empty() const { return largest < smallest; }
+};
+
+/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
+/// the largest one.
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+
+/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
+  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+}
+
+// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
+// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
+// what asks for no table either need not know where a call ends.
+
+/// Token t of every row is at start + t.
+struct contiguous_positions {
+  std::int64_t start;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(start);
+      range.include(advance(start, tokens - 1));
+    }
+    return range;
+  }
+};
+
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
+template <class Integer>
+struct listed_positions {
+  integer_list<Integer> ids;
+  Index row_stride;
+
+  listed_positions(const integer_list<Integer>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
+
+  std::int64_t operator()(Index b, Index t) const {
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
+                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+    }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    position_range range;
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
+    return batch > 0 ? range : position_range{};
+  }
+};
+
+/// Those of an expression, which its value outlives.
+template <class Integer>
+struct evaluated_positions : listed_positions<Integer> {
+  std::shared_ptr<const std::vector<Integer>> memory;
+
+  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
+      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+};
+
+template <class Integer>
+struct started_rows {
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    if (starts.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+    position_range range;
+    if (tokens == 0) return range;
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
+    }
+    return range;
+  }
+};
+
+template <class Integer>
+struct segmented_positions {
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    // The last segment that does not start behind t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
+    return advance(start_of(segment), t - as_position(offsets[segment]));
+  }
+  position_range range(const char* function, Index /*batch*/, Index tokens) const {
+    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
+    if (!starts.empty() && starts.size() + 1 != offsets.size())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
+                         " for ", offsets.size() - 1, " segments"));
+    position_range range;
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end < begin)
+        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
+                                                  offsets[s], " before ", offsets[s + 1]));
+      if (end == begin) continue;
+      // No difference overflows: the first offset is 0, and none so far was below the one before.
+      const std::int64_t length = end - begin;
+      range.include(start_of(s));
+      range.include(advance(start_of(s), length - 1));
+    }
+    return range;
+  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+};
+
+/// The caller's positions in one of the forms above.
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
+  return {as_position(start)};
+}
+template <position_list X>
+auto position_source(const X& ids, Index tokens) {
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class Integer>
+evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids, tokens};
+}
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
+  return {rows.starts};
+}
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
+  return {ragged.offsets, ragged.starts};
+}
+
+}  // namespace detail
+
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+template <class P>
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_POSITIONS_HPP

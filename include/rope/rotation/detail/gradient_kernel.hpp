@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <utility>  // std::move
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
+/// and a + ib, conj(x) g has two parts:
+///
+///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
+///     across   u b - v a      how the loss changes with the pair's angle
+///
+/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
+/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+///
+/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+enum class part { along, across };
+
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G>
+void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
+               double* sums) {
+  for (Index h = 0; h < x.heads; ++h) {
+    const X* value = x.at(b, t, h);
+    const G* gradient = d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+    }
+  }
+}
+
+template <class X, class G>
+Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+}
+
+/// Everything that can be wrong with a pair of heads and their gradient.
+template <class Layout, class X, class G, class S, class Source>
+void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+                    const frequency_table<S>& table, const Source& positions) {
+  check_rotation<Layout>(function, x, table, positions);
+  check_view(function, d_x);
+  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
+                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
+                       d_x.head_dim, "]"));
+  check_memory(function, d_x);
+}
+
+/// Given entries do not say which frequencies and positions they come from.
+template <class S>
+void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
+  if (table.is_given())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the table must be made from frequencies, got one of given entries: use "
+                       "angle_gradient or table_gradient"));
+}
+
+/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
+template <class Layout, part which, class X, class G, class Threads>
+owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              const Threads& threads) {
+  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
+  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
+                               sums.data() + token * pairs);
+  });
+  return sums;
+}
+
+/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
+/// [rows, n].
+template <class S, class Source>
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
+                            const Source& positions) {
+  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
+        by_token.col(token).transpose();
+  return by_row;
+}
+
+/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
+/// columns]. weight(b, t, column).
+template <class Layout, part which, class X, class G, class Threads, class Weight>
+owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              Index columns, const Threads& threads, const Weight& weight) {
+  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  constexpr Index most_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    owned_array<double, 1> sums(pairs);
+    for (Index piece = first; piece < last; ++piece) {
+      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+        const Index b = token / x.tokens, t = token % x.tokens;
+        sums.setZero();
+        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+      }
+      partial[static_cast<std::size_t>(piece)] = std::move(total);
+    }
+  });
+  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+  for (const owned_array<double>& sums : partial) total += sums;
+  return total;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+#include <bit>  // std::has_single_bit
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>  // in_register
+#include <rope/base/simd/packet_pairs.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
+/// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
+///
+///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
+///
+/// in every path below, so packets of any width, scalars, both layouts and any stride agree in every bit.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One row of a table, and the direction it is used in.
+///
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they
+/// are
+template <class S, bool inverse>
+struct table_row {
+  const S* cos;
+  const S* sin;
+  Index pairs;
+  S scale;
+};
+
+/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
+/// same.
+template <class T>
+struct token_heads {
+  const T* in;
+  T* out;
+  Index heads;
+  Index in_stride;
+  Index out_stride;
+};
+
+/// Pairs [first, row.pairs), one at a time, for any layout and any mix of types.
+template <class Layout, class T, class S, bool inverse>
+void rotate_scalars(token_heads<T> x, table_row<S, inverse> row, Index first) {
+  using A = std::conditional_t<std::is_same_v<arithmetic<T>, float> && !std::is_same_v<T, float>, float,
+                               std::common_type_t<arithmetic<T>, S>>;
+  for (Index h = 0; h < x.heads; ++h) {
+    const T* in = x.in + h * x.in_stride;
+    T* out = x.out + h * x.out_stride;
+    for (Index i = first; i < row.pairs; ++i) {
+      const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
+      const A c = static_cast<A>(inverse ? row.cos[i] * row.scale : row.cos[i]);
+      const A s = static_cast<A>(inverse ? row.sin[i] * -row.scale : row.sin[i]);
+      const A a = static_cast<A>(in[u]), b = static_cast<A>(in[v]);
+      out[u] = rounded<T>(multiply_add(a, c, b * -s));
+      out[v] = rounded<T>(multiply_add(b, c, a * s));
+    }
+  }
+}
+
+/// The entries of a table row from pair `first` on as one packet, or as its even and odd entries; in the
+/// inverse rotation times `factor`.
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE P held_entries(const S* entries, S factor) {
+  return inverse ? multiply(load<P>(entries), fill<P>(factor)) : load<P>(entries);
+}
+template <class P, bool inverse, class S>
+EIGEN_ALWAYS_INLINE even_odd<P> held_even_odd(const S* entries, S factor) {
+  const auto [even, odd] = load_even_odd<P>(entries);
+  return inverse ? even_odd<P>{multiply(even, fill<P>(factor)), multiply(odd, fill<P>(factor))}
+                 : even_odd<P>{even, odd};
+}
+
+/// The smallest run of pairs that fills registers: its table entries, in the order of the channels' lanes,
+/// and the rotation of these pairs in one head.
+///
+/// `turn` takes the head's first channel of the run, and what `read_early` returned for it. The two channels
+/// of half_split are half a head apart. A block reads the first channels of all its steps and then the second
+/// ones, so that memory is read in its order: alternating between the halves, processors do not fetch ahead
+/// where these are more than 256 bytes apart (0.58 of the limit, in order 0.93; Zen 4).
+template <class Layout, class T, class P, bool apart>
+struct rotation_step;
+
+/// Where both channels of a pair are neighbours, nothing is read early.
+struct nothing_read {};
+
+/// half_split: u and v are each contiguous.
+template <class T, class P>
+struct rotation_step<half_split, T, P, false> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_entries<P, inverse>(row.cos + first, row.scale)),
+        s(held_entries<P, inverse>(row.sin + first, -row.scale)) {}
+
+  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return in_register(load<P>(in)); }
+  EIGEN_ALWAYS_INLINE void turn(const P& u, const T* in, T* out, Index row_pairs) const {
+    const P v = load<P>(in + row_pairs);
+    store(out, multiply_subtract(u, c, multiply(v, s)));
+    store(out + row_pairs, multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// interleaved: a packet holds lanes / 2 whole pairs.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, false> {
+  static constexpr Index pairs = lanes<P> / 2;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(inverse ? multiply(load_each_twice<P>(row.cos + first), fill<P>(row.scale))
+                  : load_each_twice<P>(row.cos + first)),
+        s(multiply(
+            load_each_twice<P>(row.sin + first),
+            inverse ? multiply(fill<P>(-row.scale), alternating_signs<P>()) : alternating_signs<P>())) {}
+
+  EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
+  EIGEN_ALWAYS_INLINE void turn(nothing_read, const T* in, T* out, Index /*row_pairs*/) const {
+    const P channels = load<P>(in);
+    store(out, multiply_add(channels, c, multiply(swap_neighbours(channels), s)));
+  }
+};
+
+/// half_split in bfloat16: even and odd pairs apart.
+template <class P>
+struct rotation_step<half_split, Eigen::bfloat16, P, true> {
+  using T = Eigen::bfloat16;
+  static constexpr Index pairs = 2 * lanes<P>;
+  even_odd<P> c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(held_even_odd<P, inverse>(row.cos + first, row.scale)),
+        s(held_even_odd<P, inverse>(row.sin + first, -row.scale)) {}
+
+  EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) {
+    const auto [even, odd] = load_even_odd<P>(in);
+    return {in_register(even), in_register(odd)};
+  }
+  EIGEN_ALWAYS_INLINE void turn(const even_odd<P>& u, const T* in, T* out, Index row_pairs) const {
+    const even_odd<P> v = load_even_odd<P>(in + row_pairs);
+    store_even_odd(out, multiply_subtract(u.even, c.even, multiply(v.even, s.even)),
+                   multiply_subtract(u.odd, c.odd, multiply(v.odd, s.odd)));
+    store_even_odd(out + row_pairs, multiply_add(v.even, c.even, multiply(u.even, s.even)),
+                   multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
+  }
+};
+
+/// interleaved, taken apart: the first channels of lanes<P> pairs in one packet, the second ones in another.
+template <class T, class P>
+struct rotation_step<interleaved, T, P, true> {
+  static constexpr Index pairs = lanes<P>;
+  P c, s;
+
+  template <class S, bool inverse>
+  EIGEN_ALWAYS_INLINE rotation_step(table_row<S, inverse> row, Index first)
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
+    if constexpr (inverse) {
+      c = multiply(c, fill<P>(row.scale));
+      s = multiply(s, fill<P>(-row.scale));
+    }
+  }
+
+  EIGEN_ALWAYS_INLINE static nothing_read read_early(const T* /*in*/) { return {}; }
+  EIGEN_ALWAYS_INLINE void turn(nothing_read, const T* in, T* out, Index /*row_pairs*/) const {
+    const auto [u, v] = load_pairs<P>(in);
+    store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
+  }
+};
+
+/// Steps in a block: its table entries take half of the registers.
+template <class Layout, class T, class P, bool apart>
+inline constexpr std::size_t steps_in_block = std::size_t(registers / 2) * sizeof(P) /
+                                              sizeof(rotation_step<Layout, T, P, apart>);
+
+template <class Layout, class T, class P, bool apart>
+inline constexpr Index pairs_in_block =
+    Index(steps_in_block<Layout, T, P, apart>) * rotation_step<Layout, T, P, apart>::pairs;
+
+/// n steps from pair `first` on, of every head.
+template <class Layout, class P, bool apart, class T, class S, bool inverse, std::size_t... k>
+EIGEN_ALWAYS_INLINE void rotate_block(std::index_sequence<k...>, token_heads<T> x, table_row<S, inverse> row,
+                                      Index first) {
+  using step = rotation_step<Layout, T, P, apart>;
+  const step steps[] = {step(row, first + Index(k) * step::pairs)...};
+  // Copies: the stores below could otherwise change what x and row refer to, and every value would be read
+  // again.
+  const Index heads = x.heads, in_stride = x.in_stride, out_stride = x.out_stride, pairs = row.pairs;
+  constexpr Index stride = std::is_same_v<Layout, interleaved> ? 2 : 1;  // channels between pairs
+  const T* in = x.in + stride * first;
+  T* out = x.out + stride * first;
+  for (Index h = 0; h < heads; ++h, in += in_stride, out += out_stride) {
+    const decltype(step::read_early(in)) early[] = {
+        step::read_early(in + stride * Index(k) * step::pairs)...};
+    (steps[k].turn(early[k], in + stride * Index(k) * step::pairs, out + stride * Index(k) * step::pairs,
+                   pairs),
+     ...);
+  }
+}
+
+/// Pairs [first, row.pairs): as many blocks of n steps as fit, then smaller blocks, then smaller packets,
+/// then scalars.
+template <class Layout, class P, std::size_t n, bool apart, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> row, Index first) {
+  constexpr Index block = Index(n) * rotation_step<Layout, T, P, apart>::pairs;
+  for (; row.pairs - first >= block; first += block)
+    rotate_block<Layout, P, apart>(std::make_index_sequence<n>{}, x, row, first);
+  if (first == row.pairs) return;
+  if constexpr (n > 1)
+    rotate_blocks<Layout, P, n / 2, apart>(x, row, first);
+  else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
+    rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
+  else
+    rotate_scalars<Layout>(x, row, first);
+}
+
+/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
+/// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
+template <class Layout, class T, class P, bool apart>
+bool in_one_pass(Index pairs) {
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+  return pairs <= pairs_in_block<Layout, T, P, apart> &&
+         (sizeof(T) == 2 ||
+          (pairs % step == 0 && std::has_single_bit(static_cast<std::size_t>(pairs / step))));
+}
+
+/// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
+/// another one.
+template <class T>
+void read_in_order(const T* channels, Index count) {
+  constexpr Index line = 64;
+  const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
+  for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
+}
+
+/// Rotates every head of one token.
+///
+/// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
+template <class Layout, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
+  using P = packet<arithmetic<T>>;
+  constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
+  if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
+    // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
+    // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
+    // AVX-512).
+    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
+    constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
+    const bool held = in_one_pass<Layout, T, P, apart>(row.pairs);
+    if (!streams || (held && (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>))) {
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(x, row, 0);
+      return;
+    }
+    // Passing through the heads once per part of a row would leave the order of memory, which costs more than
+    // reading the row from the L1 cache for each head.
+    const Index together = in_one_pass<Layout, T, P, last_apart>(row.pairs) ? x.heads : 1;
+    for (Index h = 0; h < x.heads; h += together) {
+      if (std::is_same_v<Layout, half_split> && together == 1)
+        read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, last_apart>, last_apart>(
+          token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
+                         x.out_stride},
+          row, 0);
+    }
+  } else {
+    rotate_scalars<Layout>(x, row, 0);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/layout_check.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// What can be wrong with a call that rotates, found before anything is written.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Positions whose extremes are known, as check_rotation takes them.
+struct known_range {
+  position_range known;
+  position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
+};
+
+/// How positions were given, where one of them alone does not show it.
+template <class Source>
+std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
+  return {};
+}
+inline std::string as_given(const contiguous_positions& positions, Index tokens) {
+  if (tokens == 1) return {};
+  std::string text = ", got positions ";
+  append(text, positions.start);
+  append(text, " to ");
+  append(text, advance(positions.start, tokens - 1));
+  append(text, " (start ");
+  append(text, positions.start);
+  append(text, ", ");
+  append(text, tokens);
+  append(text, " tokens)");
+  return text;
+}
+
+/// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
+template <class Layout, class S, class Source>
+void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
+                    const frequency_table<S>& table, const Source& positions) {
+  if (table.rotary_dim() > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              table.rotary_dim(), " of ", head_dim));
+  const position_range range = positions.range(function, batch, tokens);
+  if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
+    ROPE_THROW(std::out_of_range, message(function, ": position ",
+                                          table.contains(range.smallest) ? range.largest : range.smallest,
+                                          " is outside the table's [", table.first(), ", ", table.last(), ")",
+                                          as_given(positions, tokens).c_str()));
+  check_layout<Layout>(function, table.pairs());
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class Layout, class T, class S, class Source>
+void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+                    const Source& positions) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
+}
+
+/// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
+template <class S>
+void check_inverse(const char* function, const frequency_table<S>& table) {
+  constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
+  if (table.attention_factor() > largest)
+    ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
+                                              " for its inverse to be a number of the table's type, got ",
+                                              table.attention_factor()));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP

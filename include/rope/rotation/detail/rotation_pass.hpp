@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+
+#include <algorithm>  // std::copy, std::min, std::max
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/parallel.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/table.hpp>
+
+/// The order in which a checked call of rotate passes through memory.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What turning back by the opposite angle does to the magnitude m: the inverse divides by it, the transpose,
+/// which carries gradients, multiplies by it once more.
+enum class way_back { inverse, transpose };
+
+/// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
+/// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
+/// of unit * m in it.
+///
+/// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
+template <class S>
+const S* inverted_row(const S* cos, Index pairs, double unit) {
+  struct inverted_rows {};
+  S* row = workspace<inverted_rows, S>(2 * pairs);
+  for (Index i = 0; i < pairs; ++i) {
+    const double c = unit * static_cast<double>(cos[i]), s = unit * static_cast<double>(cos[i + pairs]);
+    const double scale = unit / (c * c + s * s);
+    row[i] = static_cast<S>(c * scale);
+    row[i + pairs] = static_cast<S>(s * scale);
+  }
+  return row;
+}
+
+/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+template <class S>
+bool has_inverse_square(double m) {
+  constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
+  return m <= largest && m >= 1 / largest;
+}
+
+/// A checked call. Its members are values, so that a compiler can keep all of them in registers.
+template <class Layout, bool inverse, class T, class S, class Source>
+class rotation {
+ public:
+  rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+           const Source& positions, way_back back = way_back::inverse)
+      : x_(x),
+        out_(out),
+        table_(table.view()),
+        positions_(positions),
+        invert_rows_(back == way_back::inverse &&
+                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
+        scale_(invert_rows_ || table_.given || back == way_back::transpose
+                   ? S(1)
+                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
+        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
+        in_place_(x.data == out.data) {
+    // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
+    // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
+    // help.
+    constexpr Index cached_bytes = Index{1} << 18;
+    streams_ = bytes() > cached_bytes;
+  }
+
+  /// Tokens of the batch, laid end to end.
+  Index tokens() const { return x_.batch * x_.tokens; }
+  /// Bytes that rotate.
+  Index bytes() const { return tokens() * x_.heads * 2 * table_.pairs * Index(sizeof(T)); }
+  /// Tokens whose table rows fit a core's own cache beside the data.
+  Index block() const {
+    constexpr Index table_bytes = Index{1} << 16;
+    return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
+  }
+
+  /// Rotates every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const;
+
+ private:
+  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or the
+  /// tokens of a head are. Then a few heads at a time stream side by side and share the table row of a token;
+  /// one head alone would read as much table as data, and all of them would be too many streams.
+  void run_row(Index b, Index first, Index last) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          rotate_heads(b, t, h, (std::min)(streams, x_.heads - h));
+  }
+
+  /// Heads [first, first + heads) of token t of row b.
+  EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
+    const std::int64_t position = positions_(b, t);
+    const token_heads<T> token = {x_.at(b, t, first), out_.at(b, t, first), heads, x_.head_stride,
+                                  out_.head_stride};
+    const bool identity = table_.is_identity(position);
+    if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
+    if (identity) return;
+    const S* cos = table_.cos(position);
+    if constexpr (inverse)
+      if (invert_rows_) cos = inverted_row(cos, table_.pairs, unit_);
+    rotate_token<Layout>(token, table_row<S, inverse>{cos, cos + table_.pairs, table_.pairs, scale_},
+                         streams_);
+  }
+
+  /// Channels [first, head_dim), which do not rotate.
+  void copy(token_heads<T> token, Index first) const {
+    for (Index h = 0; h < token.heads; ++h)
+      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x_.head_dim,
+                token.out + h * token.out_stride + first);
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  table_view<S> table_;
+  Source positions_;
+  bool invert_rows_;
+  S scale_;      // of the way back
+  double unit_;  // of inverted_row
+  bool in_place_;
+  bool streams_ = false;
+};
+
+// Not inline, so that programs can have it compiled once (`extern template`).
+template <class Layout, bool inverse, class T, class S, class Source>
+void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const {
+  while (first < last) {
+    const Index b = first / x_.tokens, t = first % x_.tokens;
+    const Index count = (std::min)(last - first, x_.tokens - t);
+    run_row(b, t, t + count);
+    first += count;
+  }
+}
+
+/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+                const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
+  parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
+}
+
+/// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
+/// the table.
+template <class Layout, bool inverse, class T, class S, class Source, class Threads>
+void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
+                 const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
+  const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
+      keys(k, k, table, positions, back);
+  parallel_pieces(threads, queries.tokens(), queries.bytes() + keys.bytes(), [&](Index first, Index last) {
+    const Index block = queries.block();
+    for (Index begin = first; begin < last; begin += block) {
+      const Index end = (std::min)(begin + block, last);
+      queries.run(begin, end);
+      keys.run(begin, end);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_GRADIENT_HPP
+#define ROPE_ROTATION_GRADIENT_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/gradient_kernel.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
+///
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
+///     given
+///
+///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
+///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+///
+/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
+/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
+/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
+/// x.head_range(h, 1).
+///
+/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
+
+/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
+/// heads before.
+///
+///     a' = cos(p)[i] a + sin(p)[i] b
+///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
+///     pairs)
+///
+/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate`.
+///
+/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
+///          factor in the same way
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+                     const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(
+      !std::is_const_v<T>,
+      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
+      "it as it is");
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradients by queries and keys, both in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
+                     const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
+                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
+                "rotate_gradient_to<Layout>(d_y, d_x, table)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
+                "rotate_gradient: d_q and d_k have the same channel type");
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
+                                              detail::way_back::transpose);
+}
+
+/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+///
+/// Requires:  d_x is d_y, or shares no element with it
+template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
+                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
+  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
+                "rotate_gradient_to: d_y and d_x have the same channel type");
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+///
+///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
+///
+/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
+/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  table, positions, threads  as in `rotate`
+///
+/// Returns:   [table.rows(), pairs]
+/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Cost:      one read of x and d_x, and pairs doubles per token
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
+  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, table, source);
+}
+
+/// The gradient by inv_freq: what learned frequencies are trained by.
+///
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
+///     a
+///
+/// Parameters and accuracy are those of `angle_gradient`.
+///
+/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
+/// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                      const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", table);
+  const auto coordinates = table.coordinates();
+  return detail::weighted_sums<Layout, part::across>(
+      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = source(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
+/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+///
+///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
+///
+/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+///
+/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const owned_array<double> d_angle =
+      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, table, source);
+}
+
+/// The gradient by the entries of a table.
+struct cos_sin_gradient {
+  owned_array<double> cos, sin;  // [rows, pairs]
+};
+
+/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
+/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+///
+///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
+///     d_sin(r, i) = sum over the same of                                       u b - v a
+///
+/// \param  x    [batch, tokens, heads, head_dim], before the rotation
+/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+///
+/// Other parameters, errors and accuracy are those of `angle_gradient`.
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+                                const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_y;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
+  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
+  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, table, source),
+          detail::sums_by_row(across, x.tokens, table, source)};
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_GRADIENT_HPP

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+
+#include <concepts>  // std::convertible_to
+
+#include <rope/config.hpp>
+
+/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
+/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
+/// has a default.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
+/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+
+namespace detail {
+
+/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+struct unnamed_layout {};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_LAYOUT_HPP

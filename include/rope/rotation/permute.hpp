@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_PERMUTE_HPP
+#define ROPE_ROTATION_PERMUTE_HPP
+
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Converts a model from one layout to the other. Scores do not change when the channels of queries and keys
+/// are reordered in the same way, so weights that were trained for one layout serve the other after their
+/// rows are permuted: those of the query and key projections, their biases, and per-head q/k norm weights.
+/// Values and the output projection stay as they are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// order[c] is the channel in layout From that becomes channel c in layout To.
+template <class From, class To>
+std::vector<Index> channel_order(const char* function, Index head_dim, Index rotary_dim) {
+  if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": rotary_dim must be even, positive and at most head_dim = ", head_dim,
+                       ", got ", rotary_dim));
+  const Index pairs = rotary_dim / 2;
+  std::vector<Index> order(static_cast<std::size_t>(rotary_dim), -1);
+  std::vector<bool> taken(order.size(), false);
+  const auto move = [&](Index from, Index to) {
+    if (from < 0 || from >= rotary_dim || to < 0 || to >= rotary_dim ||
+        order[static_cast<std::size_t>(to)] >= 0 || taken[static_cast<std::size_t>(from)])
+      ROPE_THROW(std::invalid_argument, message(function, ": a layout must name every channel of [0, ",
+                                                rotary_dim, ") once, got ", from, " and ", to));
+    order[static_cast<std::size_t>(to)] = from;
+    taken[static_cast<std::size_t>(from)] = true;
+  };
+  for (Index i = 0; i < pairs; ++i) {
+    move(From::first(i, pairs), To::first(i, pairs));
+    move(From::second(i, pairs), To::second(i, pairs));
+  }
+  return order;
+}
+
+}  // namespace detail
+
+/// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
+///
+///     new row of channel To::first(i)  = old row of channel From::first(i),  and so for second, in every
+///     head
+///
+/// The inverse is the same call with the layouts swapped.
+///
+/// \tparam From, To    layouts
+/// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
+/// (heads = 1): any
+///                     writable Eigen matrix or block of any scalar; a weight stored as [inputs, heads *
+///                     head_dim] is given as its transpose()
+/// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
+/// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param  first       the first of them in the head (the rest of the head stays where it is)
+///
+/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is then
+/// unchanged Cost:    one read and one write of the rotated rows; allocates one row order and one column of
+/// it Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
+template <pair_layout From, pair_layout To, class Rows>
+void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
+  static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
+                "permute_rows: rows must be writable");
+  using scalar = typename std::remove_cvref_t<Rows>::Scalar;
+  if (heads <= 0 || rows.rows() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("permute_rows: heads must be positive and divide the ",
+                                                      rows.rows(), " rows, got ", heads));
+  const Index head_dim = rows.rows() / heads;
+  if (first < 0 || first > head_dim)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
+  if (rotary_dim == 0) rotary_dim = head_dim - first;
+  const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
+  std::vector<scalar> old(order.size());
+  for (Index c = 0; c < rows.cols(); ++c)
+    for (Index h = 0; h < heads; ++h) {
+      const Index start = h * head_dim + first;
+      for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
+      for (Index r = 0; r < rotary_dim; ++r)
+        rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+    }
+}
+
+/// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
+/// them is what `rotate<To>` makes of them afterwards, in the new order.
+///
+/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
+/// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
+///
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
+template <pair_layout From, pair_layout To, class T>
+void permute_channels(head_view<T> x, Index rotary_dim = 0) {
+  static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  detail::check_view("permute_channels", x);
+  detail::check_memory("permute_channels", x);
+  const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
+                                                     rotary_dim == 0 ? x.head_dim : rotary_dim);
+  std::vector<T> old(order.size());
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) {
+        T* head = x.at(b, t, h);
+        for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
+        for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_PERMUTE_HPP

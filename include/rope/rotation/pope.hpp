@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_POPE_HPP
+#define ROPE_ROTATION_POPE_HPP
+
+#include <algorithm>  // std::copy_n, std::max, std::clamp
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/phase.hpp>
+#include <rope/tables/table.hpp>
+
+/// PoPE, polar position embeddings. RoPE turns a pair whose own direction already is an angle, so what a
+/// channel says and where it stands mix in one phase. PoPE makes a channel a magnitude alone, softplus(x) >
+/// 0, and lets the position alone be the phase: a score is a sum of magnitudes times cosines of the distance.
+///
+///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
+///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
+///     q . k = sum_i softplus(q_i) softplus(k_i) cos((p_q - p_k) f_i - b_hi)
+///
+/// A head of n channels becomes n pairs, 2 n channels; the frequencies are those of 2 n rotated channels. The
+/// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
+///
+/// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
+/// embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
+///
+///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
+///
+/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
+/// less
+///            than 2.1e-9: below half an ulp of float
+inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
+
+/// The frequencies of PoPE: one per channel.
+///
+///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
+///
+/// Throws:  std::invalid_argument unless channels is positive and base is above 1
+inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
+  return frequencies(2 * channels, base);
+}
+
+/// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
+/// 0].
+///
+/// Invariant: immutable; empty once it was moved from.
+class polar_bias {
+ public:
+  /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
+  /// the
+  ///              nearest one inside
+  ///
+  /// Throws:  std::invalid_argument if it is empty or a value is not finite
+  /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
+  template <class Derived>
+  explicit polar_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+    static_assert(
+        std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
+        "polar_bias: phases are float or double");
+    if (heads_ == 0 || channels_ == 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
+                                 ", ", channels_, "]"));
+    const owned_array<typename Derived::Scalar> values = bias;
+    for (Index h = 0; h < heads_; ++h)
+      for (Index i = 0; i < channels_; ++i) {
+        const auto value = static_cast<double>(values(h, i));
+        if (!detail::is_finite(value))
+          ROPE_THROW(std::invalid_argument, detail::message("polar_bias: a phase must be finite, got ", value,
+                                                            " at head ", h, ", channel ", i));
+        turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
+      }
+  }
+
+  polar_bias(const polar_bias&) = default;
+  polar_bias(polar_bias&&) = default;
+  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
+  polar_bias& operator=(polar_bias&&) = default;
+
+  Index heads() const { return heads_; }
+  Index channels() const { return channels_; }
+  /// cos and sin of the phases of a head, [channels].
+  const cos_sin* head(Index h) const { return turns_.data() + static_cast<std::size_t>(h * channels_); }
+
+ private:
+  detail::moved_index heads_, channels_;
+  std::vector<cos_sin> turns_;  // [heads, channels]
+};
+
+namespace detail {
+
+template <class Layout, class T, class S, class P, class Threads>
+void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+               const polar_bias* bias, const P& positions, const Threads& threads) {
+  const auto source = position_source(positions, out.tokens);
+  check_view("polar", x);
+  check_memory("polar", x);
+  check_rotation<Layout>("polar", out, table, source);
+  const Index pairs = table.pairs(), rest = x.head_dim - pairs;
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
+      out.head_dim != x.head_dim + pairs)
+    ROPE_THROW(std::invalid_argument,
+               message("polar: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
+                       " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
+                       out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
+  if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
+    ROPE_THROW(std::invalid_argument, message("polar: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
+                                              "], got [", bias->heads(), ", ", bias->channels(), "]"));
+  const table_view<S> rows = table.view();
+  parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token) {
+      const Index b = token / x.tokens, t = token % x.tokens;
+      const S* cos = rows.cos(source(b, t));
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.at(b, t, h);
+        T* to = out.at(b, t, h);
+        const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
+        for (Index i = 0; i < pairs; ++i) {
+          auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+          if (ahead != nullptr) {
+            const cos_sin turn = ahead[i];
+            const double turned = c * turn.cos - s * turn.sin;
+            s = s * turn.cos + c * turn.sin;
+            c = turned;
+          }
+          const double magnitude = softplus(static_cast<double>(in[i]));
+          to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
+          to[Layout::second(i, pairs)] = static_cast<T>(magnitude * s);
+        }
+        std::copy_n(in + pairs, rest, to + 2 * pairs);
+      }
+    }
+  });
+}
+
+#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                  \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                           \
+                "polar: name the order of the output, polar<interleaved>(...) or polar<half_split>(...)"); \
+  static_assert(                                                                                           \
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                               \
+      "polar: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
+  static_assert(!std::is_const_v<T>, "polar: the output is read-only");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
+  static_assert(parallel_executor<Threads>,                                                                \
+                "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
+                "parallel_for(count, body), both const")
+
+}  // namespace detail
+
+/// Writes the polar form of the first `pairs` channels of every head; the channels after them are copied
+/// behind.
+///
+///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
+///     out[second(i)] = sin(p)[i] softplus(x[i])
+///     out[2 pairs + j] = x[pairs + j]                    j = 0 .. head_dim - pairs - 1
+///
+/// \tparam Layout     interleaved (c0 s0 c1 s1 ..., PoPE-pytorch) or half_split (c0 c1 .. s0 s1 ...,
+///                    x-transformers); queries and keys need the same one
+/// \param  x          queries or keys [batch, tokens, heads, head_dim]
+/// \param  out        [batch, tokens, heads, head_dim + pairs]
+/// \param  table      of `polar_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  positions  as in `rotate`
+///
+/// Requires:  out shares no element with x
+/// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
+///            position is outside the table; out is then unchanged
+/// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
+///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
+/// Cost:      one exp and one log1p per channel of x; no allocation
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+requires position_form<P>
+void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, nullptr, positions, threads);
+}
+
+/// The same with every phase ahead by the bias of its head: the form of the keys.
+///
+/// \param bias  [heads, pairs]
+///
+/// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+requires position_form<P>
+void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const polar_bias& bias,
+           const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, &bias, positions, threads);
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_POPE_HPP

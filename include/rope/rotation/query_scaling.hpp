@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
+#define ROPE_ROTATION_QUERY_SCALING_HPP
+
+#include <cmath>
+#include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>    // is_finite
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
+/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// log-n scaling.
+///
+///     factor(p) = max(1, ln(p + 1) / ln(train_length))
+///
+/// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
+/// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
+struct log_n_temperature {
+  double train_length;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(train_length) || train_length <= 1)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("log_n_temperature: train_length must be finite and above 1, got ", train_length));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_temperature: a position must not be negative, got ", position));
+    const double seen = static_cast<double>(position) + 1;
+    return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
+  }
+};
+
+/// The temperature of the layers of Llama 4 that do not rotate.
+///
+///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///
+/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
+/// not
+///          negative, and p is not negative
+/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
+struct llama4_temperature {
+  double floor_scale = 8192;
+  double attention_scale = 0.1;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
+        attention_scale < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("llama4_temperature: floor_scale must be finite and positive and attention_scale "
+                          "finite and not negative, got ",
+                          floor_scale, " and ", attention_scale));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("llama4_temperature: a position must not be negative, got ", position));
+    return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
+  }
+};
+
+/// A factor for every position: one of those above, or a caller's own function.
+template <class X>
+concept query_temperature = requires(const X& temperature, std::int64_t position) {
+  { temperature(position) } -> std::convertible_to<double>;
+};
+
+/// Multiplies every head of every token by the factor of its position, in place.
+///
+/// \param q            [batch, tokens, heads, head_dim]
+/// \param temperature  one of the above, or a function of the position
+/// \param positions    as in `rotate`
+///
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
+///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            function throws; q is then unchanged
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
+/// more
+///            rounding
+/// Cost:      one read and one write of q, and two factors per token
+template <query_temperature Temperature, class T, position_form P = std::int64_t>
+void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
+  static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
+  if constexpr (!std::is_const_v<T>) {
+    using A = detail::arithmetic<T>;
+    detail::check_view("scale_queries", q);
+    detail::check_memory("scale_queries", q);
+    const auto source = detail::position_source(positions, q.tokens);
+    if (source.range("scale_queries", q.batch, q.tokens).largest ==
+        (std::numeric_limits<std::int64_t>::max)())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) {
+        const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
+        if (detail::equal(factor, A(1))) continue;
+        for (Index h = 0; h < q.heads; ++h) {
+          T* channels = q.at(b, t, h);
+          for (Index d = 0; d < q.head_dim; ++d)
+            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
+        }
+      }
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUERY_SCALING_HPP

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_ROTATE_HPP
+#define ROPE_ROTATION_ROTATE_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
+
+/// Turns the channel pairs of heads by the angles of their positions, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What is wrong with the types of a call, each in one sentence.
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
+  static_assert(!std::is_const_v<T>,        \
+                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
+#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
+                name ": q and k both turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                              \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
+                name ": q and k have the same channel type")
+#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
+  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
+  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
+                name ": x and out have the same channel type")
+
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    way_back back = way_back::inverse) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
+                       ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
+                       out.head_dim, "]"));
+  check_memory(function, out);
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  ROPE_ASSERT(same_or_disjoint(x, out));
+  rotate_all<Layout, inverse>(x, out, table, source, threads, back);
+}
+
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  check_view(function, q);
+  check_view(function, k);
+  if (q.batch != k.batch || q.tokens != k.tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
+                       q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
+  const auto source = position_source(positions, q.tokens);
+  check_rotation<Layout>(function, q, table, source);
+  check_rotation<Layout>(function, k, table, source);
+  if (share_first_elements(q, k))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": q and k both turn in place and must not share channels, which would turn "
+                       "twice; to turn x into another view use the function of that name with _to"));
+  if (inverse && back == way_back::inverse) check_inverse(function, table);
+  rotate_both<Layout, inverse>(q, k, table, source, threads, back);
+}
+
+}  // namespace detail
+
+/// Rotates every pair of channels of `x` in place, by the angle of its token's position.
+///
+///     u' = cos(p)[i] u - sin(p)[i] v
+///     v' = cos(p)[i] v + sin(p)[i] u        (u, v) = channels Layout::first(i, pairs), Layout::second(i,
+///     pairs)
+///
+/// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
+/// the head. At position 0, with an attention_factor of 1, nothing is touched.
+///
+/// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
+/// \param  x          [batch, tokens, heads, head_dim]
+/// \param  table      rows for every position used
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
+///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
+///                    `segments` of a ragged batch
+/// \param  threads    the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// own
+///
+/// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
+/// std::out_of_range if a
+///            position is outside the table; x is then unchanged
+/// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
+///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
+///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
+///            zero. The same bits for every stride, batch and instruction path of a build
+///            (tests/rotation/laws/rotate_bits.test.cpp)
+/// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
+/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
+/// of
+///            Hugging Face transformers
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
+            const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+}
+
+/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+///
+///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///
+/// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
+///
+/// Requires:  q and k share no element; where that is seen, it is refused
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+            const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
+}
+
+/// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
+///
+/// \param  out  [batch, tokens, heads, head_dim], any strides
+///
+/// Requires:  out is x, or shares no element with it
+/// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+               const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
+}
+
+/// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
+///
+///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
+///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
+///
+/// Parameters and cost are those of `rotate`.
+///
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
+///            double: 1 / m would not be a number of that type to full precision
+/// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
+              const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+}
+
+/// Undoes `rotate` of queries and keys, both in place.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+              const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
+}
+
+/// Undoes `rotate` from `x` into `out`.
+template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+                 const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
+}
+
+/// A tensor or pointer without the order of its axes: says what to write instead.
+template <class Layout = detail::unnamed_layout, class X, class... Rest>
+requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
+  static_assert(detail::is_head_view<X>,
+                "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
+#undef ROPE_DETAIL_CHECK_IN_PLACE
+#undef ROPE_DETAIL_CHECK_BOTH
+#undef ROPE_DETAIL_CHECK_OUTPUT
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_ROTATE_HPP

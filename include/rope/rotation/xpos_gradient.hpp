@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_XPOS_GRADIENT_HPP
+#define ROPE_ROTATION_XPOS_GRADIENT_HPP
+
+#include <cstdint>
+
+#include <rope/base/owned_array.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/gradient_kernel.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/xpos.hpp>
+
+/// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Which of the two tables heads were rotated by.
+enum class xpos_side { queries, keys };
+
+/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
+///
+///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
+///
+/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (gradient.hpp) this is the same
+/// before and after the rotation, so x and d_x may be from either side of it.
+///
+/// \param side        whether x are queries or keys
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
+/// \param positions, threads  as in `rotate`
+///
+/// Returns:   [pairs]
+/// Throws:    as `angle_gradient`
+/// Accuracy:  products and sums in double, in one order whatever the threads
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                     const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "rate_gradient: name the pairing of the channels, "
+                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
+  const double sign = side == xpos_side::queries ? 1 : -1;
+  return detail::weighted_sums<Layout, detail::part::along>(
+      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
+        return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
+      });
+}
+
+/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                      const P& positions = P{}, const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "inv_freq_gradient: name the pairing of the channels, "
+                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
+  return detail::weighted_sums<Layout, detail::part::across>(
+      heads, gradient, tables.queries().pairs(), 1, threads,
+      [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_XPOS_GRADIENT_HPP

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
+#define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/table.hpp>
+
+/// The door for tables whose entries do not come from frequencies.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
+/// inverse are normal numbers of S and the square of the radius is one of double.
+template <class S>
+inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
+
+/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
+template <class S>
+S entry_of(double value) {
+  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
+  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
+}
+
+/// The one way to make a frequency_table from anything but frequencies.
+struct given_entries {
+  /// `write(r, cos, sin)` writes row r, [pairs] each.
+  ///
+  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
+  ///
+  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
+  ///          finite or the radius of a pair is out of range
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
+                                  Index rows, const WriteRow& write) {
+    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+      ROPE_THROW(std::length_error,
+                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
+    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    table.given_ = true;
+    table.by_position_ = false;
+    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
+    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    const Index pairs = origin.pairs();
+    for (Index r = 0; r < rows; ++r) {
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
+      write(r, cos, cos + pairs);
+      for (Index i = 0; i < pairs; ++i) {
+        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+        constexpr double largest = largest_radius<S>;
+        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
+            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
+          ROPE_THROW(
+              std::invalid_argument,
+              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
+                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        table.fingerprint_ =
+            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
+      }
+    }
+    return table;
+  }
+
+  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
+  /// whatever their range of positions.
+  template <class S>
+  static void identify(frequency_table<S>& table, std::uint64_t rule) {
+    table.fingerprint_ = mix(rule, 3);
+  }
+
+  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
+  static frequencies origin(Index pairs, double attention_factor) {
+    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
+  }
+};
+
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
+template <class Derived>
+inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
+                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
+
+template <class Cos, class Sin>
+void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
+  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
+                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
+#define ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/phase.hpp>
+
+/// Angles of which a phase has fewer bits than a double: learned frequencies near zero, a schedule divided by
+/// 1e30, coordinates of 1e-40.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether an angle [rad] is multiplied instead of counted: then cos = 1 and sin = angle to 2^-250, which is
+/// exact in every type. A phase of a larger angle has 60 bits and more.
+inline bool is_small(double angle) { return (std::abs)(angle) < 0x1p-128; }
+
+/// Writes m cos and m sin of a small angle.
+template <class S>
+void write_small(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle);
+}
+
+/// Writes m cos and m sin of inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  const double product = inv_freq * coordinate;
+  if (is_small(product))
+    write_small(product, m, cos, sin);
+  else
+    write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
+}
+
+/// The small angles of a table: sum_a inv_freq(i, a) * coordinate_a where every product is small.
+class small_angles {
+ public:
+  /// \param inv_freq  [pairs, axes]
+  explicit small_angles(const frequencies::inv_freq_map& inv_freq) : axes_(static_cast<std::size_t>(inv_freq.cols())) {
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      for (Index i = 0; i < inv_freq.rows(); ++i) {
+        axis& along = axes_[static_cast<std::size_t>(a)];
+        along.inv_freq.push_back(inv_freq(i, a));
+        if (!equal(inv_freq(i, a), 0)) along.slowest = (std::min)(along.slowest, (std::abs)(inv_freq(i, a)));
+      }
+  }
+
+  /// Writes the entries of the pairs that turn by a small angle at `coordinates` [axes].
+  template <class Row, class S>
+  void write(const Row& coordinates, double m, S* cos, S* sin) const {
+    if (!occur(coordinates)) return;
+    for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
+      double angle = 0, largest = 0;
+      for (std::size_t a = 0; a < axes_.size(); ++a) {
+        const double product = axes_[a].inv_freq[i] * coordinates(static_cast<Index>(a));
+        angle += product;
+        largest = (std::max)(largest, (std::abs)(product));
+      }
+      if (is_small(largest)) write_small(angle, m, cos[i], sin[i]);
+    }
+  }
+
+ private:
+  /// Whether a product that is not 0 is small.
+  template <class Row>
+  bool occur(const Row& coordinates) const {
+    for (std::size_t a = 0; a < axes_.size(); ++a) {
+      const double coordinate = coordinates(static_cast<Index>(a));
+      if (!equal(coordinate, 0) && is_small(axes_[a].slowest * coordinate)) return true;
+    }
+    return false;
+  }
+
+  struct axis {
+    std::vector<double> inv_freq;                           // [pairs]
+    double slowest = (std::numeric_limits<double>::max)();  // of the pairs that turn along it
+  };
+  std::vector<axis> axes_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>  // is_finite
+
+/// Everything that can be wrong with the numbers a table is made from.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether the value, of any integer type, is at most `most`, which is not negative.
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+
+/// Positions are 64-bit and signed; a larger unsigned one would come out negative.
+template <std::integral Position>
+std::int64_t checked_position(Position position) {
+  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+    ROPE_THROW(std::length_error, message("frequency_table: a position must be below 2^63, got ", position));
+  return static_cast<std::int64_t>(position);
+}
+
+template <std::integral Count>
+std::int64_t checked_count(Count count) {
+  if (count < Count{0})
+    ROPE_THROW(std::invalid_argument, message("frequency_table: count must not be negative, got ", count));
+  return checked_position(count);
+}
+
+template <std::integral First, std::integral Last>
+Index checked_rows(First first, Last last) {
+  const std::int64_t from = checked_position(first), to = checked_position(last);
+  if (to < from)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
+    ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
+  return to_index(to - from);
+}
+
+/// Rows whose entries fit in memory.
+template <class S>
+Index checked_entries(Index rows, Index pairs) {
+  if (pairs == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
+  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
+    ROPE_THROW(std::length_error,
+               message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
+  return rows;
+}
+
+/// The attention_factor, if it is a normal number of S too: m cos is then neither infinite nor cut short.
+template <class S>
+double checked_magnitude(double attention_factor) {
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<S>::min)()),
+                 largest = static_cast<double>((std::numeric_limits<S>::max)());
+  if (attention_factor < smallest || attention_factor > largest)
+    ROPE_THROW(std::invalid_argument,
+               message("frequency_table: attention_factor must be in [", smallest, ", ", largest,
+                       "] for entries of this type, got ", attention_factor));
+  return attention_factor;
+}
+
+/// Coordinates as doubles, [rows, axes]: finite, and small enough that an integer is exact.
+template <class Derived>
+owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  using coordinate = typename Derived::Scalar;
+  constexpr bool whole = std::is_integral_v<coordinate>;
+  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
+                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+  if (coordinates.cols() != axes)
+    ROPE_THROW(std::invalid_argument, message("frequency_table: coordinates must be [rows, ", axes,
+                                              "], got [", coordinates.rows(), ", ", coordinates.cols(), "]"));
+  const owned_array<coordinate> given = coordinates;
+  const auto fits = [](coordinate value) {
+    constexpr std::int64_t most = std::int64_t{1} << 53;
+    if constexpr (whole)
+      return at_most(value, most) &&
+             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
+    else
+      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
+  };
+  for (Index r = 0; r < given.rows(); ++r)
+    for (Index a = 0; a < given.cols(); ++a)
+      if (!fits(given(r, a))) {
+        using shown = std::conditional_t<whole, coordinate, double>;
+        ROPE_THROW(std::invalid_argument,
+                   message("frequency_table: a coordinate must be finite and at most 2^53 in magnitude, got ",
+                           static_cast<shown>(given(r, a)), " at row ", r, ", axis ", a));
+      }
+  return given.template cast<double>();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP

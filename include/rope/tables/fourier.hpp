@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_FOURIER_HPP
+#define ROPE_TABLES_FOURIER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/given_entries.hpp>
+#include <rope/tables/detail/range_phases.hpp>
+#include <rope/tables/phase.hpp>
+#include <rope/tables/table.hpp>
+
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
+/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
+/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
+///
+/// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
+/// keep a fixed number instead (vLLM's num_inv_freq), take
+/// frequencies::custom(schedule.inv_freq().topRows(count)).
+///
+/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
+///          frequency is kept
+inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
+  if (!detail::is_finite(max_position) || max_position <= 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
+  std::vector<double> kept;
+  for (Index i = 0; i < schedule.pairs(); ++i)
+    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq()(i, 0));
+  if (kept.empty())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
+                               max_position));
+  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
+                             schedule.attention_factor());
+}
+
+/// The table of one head's mixture, for positions first .. last - 1.
+///
+///     cos(p)[d] = m sum_j cos(p f_j) cos_mix(j, d)
+///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
+///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
+///
+/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
+/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
+/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param kept              f [kept], on one axis, and m
+/// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
+/// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
+///
+/// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
+/// not fit,
+///            a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it has no
+///            inverse
+/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
+/// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
+///            mixture becomes (u - v, v + u)
+template <class S = float, class CosMix, class SinMix>
+frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
+                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
+                                 std::int64_t last) {
+  static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
+                "fourier_table: mixtures are float or double");
+  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                            to_sin = sin_mix.derived().template cast<double>();
+  const Index count = kept.pairs(), mixed = to_cos.cols();
+  detail::check_same_shape("fourier_table", to_cos, to_sin);
+  if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
+                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
+                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
+  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+      !detail::is_index(last - first))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
+  const double m = kept.attention_factor();
+  detail::range_phases phases(kept.inv_freq(), first);
+  owned_array<double, 1> cos(count), sin(count);
+  return detail::given_entries::table<S>(
+      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
+      [&](Index /*r*/, S* cos_row, S* sin_row) {
+        const detail::phase_row& row = phases.next();
+        for (Index j = 0; j < count; ++j) {
+          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+          cos(j) = value.cos;
+          sin(j) = value.sin;
+        }
+        for (Index d = 0; d < pairs; ++d) {
+          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
+          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
+        }
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_FOURIER_HPP

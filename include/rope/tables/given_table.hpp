@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_GIVEN_TABLE_HPP
+#define ROPE_TABLES_GIVEN_TABLE_HPP
+
+#include <algorithm>  // std::nth_element
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/tables/detail/given_entries.hpp>
+#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/table.hpp>
+
+/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
+/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
+/// another has other angles, or twice the pairs.
+enum class table_form {
+  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
+  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
+  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
+};
+
+namespace detail {
+
+/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
+/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
+/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
+/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
+/// where m was applied in 16 bits.
+template <class Entry>
+inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
+                                                                                : 8 * 0x1p-8;
+
+/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
+template <class Matrix>
+Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
+  const bool twice = form != table_form::half_width;
+  const Index pairs = twice ? x.cols() / 2 : x.cols();
+  if (pairs == 0 || (twice && x.cols() % 2 != 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
+                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
+  for (Index r = 0; r < x.rows(); ++r)
+    for (Index c = 0; c < x.cols(); ++c) {
+      const auto value = static_cast<double>(x(r, c));
+      if (!is_finite(value))
+        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
+                                                  " at row ", r, ", column ", c));
+      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
+      const Index copy = form == table_form::repeated ? 2 * pair : pair;
+      if (!detail::equal(value, static_cast<double>(x(r, copy))))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the two copies of ", name, " must agree in the ",
+                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
+    }
+  return pairs;
+}
+
+/// The column of pair i, the first where there are two.
+constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+
+inline double checked_angle(const char* function, double angle, Index r, Index i) {
+  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
+    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
+                                              angle, " at row ", r, ", column ", i));
+  return angle;
+}
+
+/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
+template <class Entry, class Cos, class Sin>
+double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
+  if (cos.rows() == 0) return 1;
+  const auto square = [&](Index r, Index i) {
+    const auto c = static_cast<double>(cos(r, column(form, i))),
+               s = static_cast<double>(sin(r, column(form, i)));
+    return c * c + s * s;
+  };
+  std::vector<double> squares;
+  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
+  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
+  std::nth_element(squares.begin(), middle, squares.end());
+  const double common = *middle;
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i)
+      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
+                           " at row ", r, ", pair ", i));
+  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
+}
+
+}  // namespace detail
+
+/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+///
+///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+///
+/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
+/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+///
+/// \tparam S                 float or double: the type of a table entry
+/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
+/// \param  attention_factor  m, finite and positive
+///
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
+///            copies of a wide form differ
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
+///            Transformer Engine's return are such angles, in the repeated and the concatenated form
+template <class S = float, class Derived>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
+                                   std::int64_t first = 0, double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived>,
+                "table_of_angles: angles are float or double; 16-bit types lose them");
+  const owned_array<typename Derived::Scalar> values = angles;
+  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index i = 0; i < pairs; ++i) {
+          const double angle = detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
+          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
+        }
+      });
+}
+
+/// The table of learned rotations that each turn several pairs, by a range of speeds.
+///
+///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+/// \param rotations  Eigen expression [rows, rotations], radians
+/// \param ranges     vector [ranges]
+///
+/// Throws:    as above, also for a range
+/// Accuracy:  as above; the product is exact
+/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
+template <class S = float, class Derived, class Ranges>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
+                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
+                                   double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
+                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
+  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
+  const owned_array<typename Derived::Scalar> turns = rotations;
+  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
+  const Index count = speeds.size(), pairs = turns.cols() * count;
+  if (pairs == 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
+                        turns.rows(), ", ", turns.cols(), "] and ", count));
+  for (Index f = 0; f < count; ++f)
+    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index a = 0; a < turns.cols(); ++a) {
+          const double turn =
+              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+          for (Index f = 0; f < count; ++f)
+            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
+                                  sin[a * count + f]);
+        }
+      });
+}
+
+/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+///
+/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
+/// exactly 1 where it is 1 to the precision of the entries.
+///
+/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
+/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
+///                  Eigen::half or Eigen::bfloat16
+///
+/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
+/// differ,
+///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
+///          entries; the row and the pair are named
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    table_form form, std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
+                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_cos_sin", c, s);
+  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
+  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
+  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  return detail::given_entries::table<S>(
+      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
+      [&](Index r, S* cos_row, S* sin_row) {
+        for (Index i = 0; i < pairs; ++i) {
+          const Index column = detail::column(form, i);
+          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
+          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
+        }
+      });
+}
+
+/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
+/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///
+/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
+///            inverse are numbers
+/// Accuracy:  the entries, rounded to S
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
+                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_entries", c, s);
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
+  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
+                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
+                                           }
+                                         });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_GIVEN_TABLE_HPP

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_TABLE_HPP
+#define ROPE_TABLES_TABLE_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::move
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/coordinate_phases.hpp>
+#include <rope/tables/detail/range_phases.hpp>
+#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/table_arguments.hpp>
+#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/phase.hpp>
+
+/// cos and sin of every pair's angle, for the positions a model will use.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
+///
+///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
+///
+/// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
+/// other.
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
+/// Accuracy:  of cos and sin of position * inv_freq, for the inv_freq that `frequencies` reports, whatever
+///            it is: a float entry is correctly rounded, but for values within 0.001 ulp of a tie: 0.501 ulp.
+///            A double entry is within 1.05 ulp; one in some twenty is not the nearest double but its
+///            neighbour. At every position up to 2^31 in magnitude, also under -ffast-math
+///            (tests/oracle/table.test.cpp, tests/oracle/nearest_axes.test.cpp). An attention_factor other
+///            than 1 adds one rounding. Where the coordinates of several axes cancel, the angle has an error
+///            of 2^-159 rad per axis beside.
+/// Cost:      2 * pairs entries of memory per row; some ten nanoseconds per pair to build
+template <class S = float>
+class frequency_table {
+  static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>,
+                "frequency_table: a table type is float or double");
+
+ public:
+  using scalar = S;
+  /// cos or sin of one position, [pairs].
+  using row_map = Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>>;
+  /// Doubles [pairs, axes] or [rows, axes].
+  using double_map = owned_array<double>::const_map;
+
+  /// Positions 0 .. count - 1.
+  ///
+  /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
+  ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
+  template <std::integral Count>
+  frequency_table(const frequencies& frequencies, Count count)
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
+
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  as above; std::invalid_argument if last < first
+  template <std::integral First, std::integral Last>
+  frequency_table(const frequencies& frequencies, First first, Last last)
+      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
+                        range_tag{}) {}
+
+  /// One row per token, at the coordinates of that token; the position of row r is r.
+  ///
+  /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
+  ///
+  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
+  ///            not finite or above 2^53 in magnitude
+  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  ///            (tests/oracle/coordinates.test.cpp)
+  /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
+  template <class Derived>
+  frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
+      : frequency_table(frequencies, detail::checked_coordinates(frequencies.axes(), coordinates),
+                        coordinates_tag{}) {}
+
+  /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
+  /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
+  /// float.
+  ///
+  /// Throws:    as for an exact table
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  /// at 4096,
+  ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
+  ///            PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
+  template <std::integral First, std::integral Last>
+  static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
+    detail::checked_magnitude<float>(frequencies.attention_factor());
+    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
+                          unwritten_tag{});
+    table.require_one_axis();
+    table.fingerprint_ = detail::mix(table.fingerprint_, 1);
+    table.by_position_ = false;
+    for (Index r = 0; r < table.rows(); ++r) {
+      const auto position = static_cast<float>(table.first_ + r);
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
+      for (Index i = 0; i < table.pairs(); ++i) {
+        const float angle = position * static_cast<float>(frequencies.inv_freq()(i, 0));
+        const auto m = static_cast<float>(frequencies.attention_factor());
+        cos[i] = static_cast<S>(m * std::cos(angle));
+        cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
+      }
+    }
+    return table;
+  }
+
+  frequency_table(const frequency_table&) = default;
+  frequency_table(frequency_table&&) = default;
+  /// All or nothing.
+  frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
+  frequency_table& operator=(frequency_table&&) = default;
+
+  /// Number of positions.
+  Index rows() const { return entries_.cols(); }
+  /// Number of channel pairs.
+  Index pairs() const { return frequencies_.pairs(); }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return frequencies_.rotary_dim(); }
+  /// What the table was built from, [pairs, axes] in rad per unit of position; zeros for given entries.
+  double_map inv_freq() const { return frequencies_.inv_freq(); }
+  /// The coordinates the table was built for, [rows, axes]; empty for a range of positions.
+  double_map coordinates() const { return coordinates_.map(); }
+  /// The positions of the table are first() .. last() - 1.
+  std::int64_t first() const { return first_; }
+  std::int64_t last() const { return first_ + rows(); }
+  /// The m that is multiplied into every entry.
+  double attention_factor() const { return frequencies_.attention_factor(); }
+  /// Equal for two tables exactly if they rotate every position alike, up to a chance of 2^-64: a hash of
+  /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
+  /// of positions does not count, but that of given entries does.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
+  /// coordinates and given entries.
+  bool is_exact_range() const { return by_position_; }
+  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
+  bool is_given() const { return given_; }
+  bool contains(std::int64_t position) const { return position >= first() && position < last(); }
+
+  /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
+  /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
+  row_map sin(std::int64_t position) const { return {view().cos(checked(position)) + pairs(), pairs()}; }
+
+  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  ///
+  /// Throws:  std::out_of_range
+  bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
+
+  /// The rows without any check.
+  detail::table_view<S> view() const {
+    return {entries_.data(),
+            pairs(),
+            first_,
+            given_,
+            given_ || detail::equal(attention_factor(), 1.0),
+            at_origin_.empty() ? nullptr : at_origin_.data()};
+  }
+
+ private:
+  friend struct detail::given_entries;
+
+  struct unwritten_tag {};
+  struct range_tag {};
+  struct coordinates_tag {};
+
+  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
+      : frequencies_(frequencies),
+        first_(first),
+        fingerprint_(detail::mix(
+            std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
+        entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
+
+  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
+      : frequency_table(frequencies, first, rows, unwritten_tag{}) {
+    require_one_axis();
+    const detail::small_angles multiplied(inv_freq());
+    detail::range_phases phases(inv_freq(), first);
+    for (Index r = 0; r < this->rows(); ++r)
+      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
+  }
+
+  frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
+      : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
+    coordinates_ = std::move(coordinates);
+    fingerprint_ = detail::mix(fingerprint_, coordinates_);
+    by_position_ = false;
+    const detail::small_angles multiplied(inv_freq());
+    detail::coordinate_phases phases(inv_freq());
+    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    for (Index r = 0; r < rows(); ++r) {
+      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
+      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
+    }
+  }
+
+  template <class Row>
+  void write_row(Index r, const detail::phase_row& phases, const detail::small_angles& multiplied,
+                 const Row& coordinates) {
+    S* cos = entries_.data() + static_cast<std::size_t>(r * rotary_dim());
+    detail::write_table_row(phases, attention_factor(), cos, cos + pairs());
+    multiplied.write(coordinates, attention_factor(), cos, cos + pairs());
+  }
+
+  void require_one_axis() const {
+    if (frequencies_.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequency_table: a range of positions needs frequencies of one axis, got ",
+                                 frequencies_.axes(), " axes: give coordinates [rows, axes]"));
+  }
+
+  std::int64_t checked(std::int64_t position) const {
+    if (!contains(position))
+      ROPE_THROW(std::out_of_range, detail::message("frequency_table: position ", position,
+                                                    " is outside the table's [", first(), ", ", last(), ")"));
+    return position;
+  }
+
+  frequencies frequencies_;
+  std::int64_t first_;
+  std::uint64_t fingerprint_;
+  bool by_position_ = true, given_ = false;
+  owned_array<double> coordinates_;
+  owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
+  std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_TABLE_HPP

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_XPOS_HPP
+#define ROPE_TABLES_XPOS_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <concepts>  // std::integral
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/tables/detail/given_entries.hpp>
+#include <rope/tables/detail/range_phases.hpp>
+#include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/table_row.hpp>
+#include <rope/tables/table.hpp>
+
+/// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
+/// shrinks exponentially with the position, and keys the opposite way to queries:
+///
+///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
+///     growth_i(p) = exp(rate_i (p - center) / scale_base)
+///
+/// so a score has the factor exp(rate_i (p_query - p_key) / scale_base): with rate < 0, less than 1 for every
+/// key behind the query, and more for every key ahead of it, which is why xPos is for causal attention. The
+/// center cancels, but only when queries and keys share it; libraries that derive it from the length of a
+/// call get other scores from cached keys than without a cache. Here it is a number of the model.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The rates of the paper, [pairs], all negative.
+///
+///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
+///
+/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
+/// 1;
+///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
+inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
+  if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("xpos_rates: rotary_dim must be even and positive, got ", rotary_dim));
+  if (!detail::is_finite(gamma) || gamma <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("xpos_rates: gamma must be finite and positive, got ", gamma));
+  const auto d = static_cast<double>(rotary_dim);
+  owned_array<double, 1> rates(rotary_dim / 2);
+  for (Index i = 0; i < rates.size(); ++i)
+    rates(i) = std::log((2 * static_cast<double>(i) + gamma * d) / ((1 + gamma) * d));
+  return rates;
+}
+
+/// How fast pairs grow, and around which position.
+struct xpos_growth {
+  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
+  /// of the positions used: half the context length.
+  double center;
+  /// Positions in which a pair grows by exp(rate).
+  double scale_base = 512;
+  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
+  owned_array<double, 1> rates = {};
+};
+
+/// The tables of xPos: one for queries and one for keys, for the same rotation.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048});
+///     rotate<half_split>(q, tables.queries(), start);
+///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
+///     attention(q, cache.keys(), cache.values(), out);
+///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
+///
+/// Positions are absolute and the center is fixed, so cached keys stay valid as a sequence grows, also when
+/// the tables are built again for more positions: their fingerprints do not depend on the range. `unrotate`
+/// undoes growth as well, and `rotate_gradient` carries gradients through it.
+///
+/// \tparam S  float or double: the type of a table entry
+///
+/// Invariant: immutable. Every growth is a normal number of S, so at most 2^126 (float) or 2^500 (double). In
+///            16-bit channels keep growth times the channels below the largest number, 65504 of Eigen::half:
+///            with the rates of the paper and a center in the middle that is a length of some 4096.
+/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float; 3 ulp in double where long
+///            double has 64 bits, and |ln growth| more where it is double
+/// Cost:      twice that of a frequency_table, and an exponential per entry
+/// Source:    Sun et al. 2022, arXiv:2212.10554
+template <class S = float>
+class xpos {
+ public:
+  /// Scores grow with the distance of a key ahead of its query: attention takes these tables if it is causal.
+  static constexpr bool needs_causal = true;
+
+  /// Positions 0 .. count - 1.  Throws: as below
+  template <std::integral Count>
+  xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
+      : xpos(frequencies, Count{0}, count, growth) {}
+
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
+  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
+  ///          the growth of a pair at an end of the range leaves the range of S
+  template <std::integral First, std::integral Last>
+  xpos(const frequencies& frequencies, First first, Last last, const xpos_growth& growth)
+      : growth_(checked(frequencies, growth)),
+        queries_(table(frequencies, first, last, growth_, 1)),
+        keys_(table(frequencies, first, last, growth_, -1)) {}
+
+  xpos(const xpos&) = default;
+  xpos(xpos&&) = default;
+  xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
+  xpos& operator=(xpos&&) = default;
+
+  /// What queries rotate by: entries m growth cos and m growth sin.
+  const frequency_table<S>& queries() const { return queries_; }
+  /// What keys rotate by: entries m cos / growth and m sin / growth.
+  const frequency_table<S>& keys() const { return keys_; }
+
+  double center() const { return growth_.center; }
+  double scale_base() const { return growth_.scale_base; }
+  /// [pairs]
+  owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
+
+ private:
+  static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
+    if (frequencies.axes() != 1)
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: positions have one axis, got frequencies of ",
+                                                        frequencies.axes(), " axes"));
+    if (!detail::is_finite(growth.center))
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
+    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
+    if (growth.rates.size() == 0) growth.rates = xpos_rates(frequencies.rotary_dim());
+    if (growth.rates.size() != frequencies.pairs())
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", frequencies.pairs(),
+                                                        ", got ", growth.rates.size()));
+    for (Index i = 0; i < growth.rates.size(); ++i)
+      if (!detail::is_finite(growth.rates(i)))
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("xpos: a rate must be finite, got ", growth.rates(i), " at pair ", i));
+    return growth;
+  }
+
+  /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
+  static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
+    const double limit = std::log(detail::largest_radius<S>) - (std::abs)(std::log(m));
+    if (rows == 0) return;
+    for (const std::int64_t position : {first, first + (rows - 1)})
+      for (Index i = 0; i < growth.rates.size(); ++i) {
+        const double exponent =
+            growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
+        if (!((std::abs)(exponent) <= limit))
+          ROPE_THROW(
+              std::invalid_argument,
+              detail::message("xpos: the growth exp(", exponent, ") of pair ", i, " at position ", position,
+                              " leaves the range of the table's entries, exp(+-", limit,
+                              "); move the center ", growth.center,
+                              " to the middle of the positions, or raise scale_base ", growth.scale_base));
+      }
+  }
+
+  template <std::integral First, std::integral Last>
+  static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
+                                  const xpos_growth& growth, int sign) {
+    const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
+    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+        !detail::is_index(last - first))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
+                                 first, ", ", last, ")"));
+    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
+    const double m = frequencies.attention_factor();
+    check_range(growth, first, rows, m);
+    detail::range_phases phases(frequencies.inv_freq(), first);
+    frequency_table<S> result =
+        detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
+          const std::int64_t position = first + r;
+          const detail::phase_row& row = phases.next();
+          const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
+                                       detail::widened(growth.scale_base);
+          for (Index i = 0; i < pairs; ++i) {
+            const auto size =
+                static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
+            const double angle = frequencies.inv_freq()(i, 0) * static_cast<double>(position);
+            if (detail::is_small(angle))
+              detail::write_small(angle, size, cos[i], sin[i]);
+            else
+              detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
+          }
+        });
+    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
+    for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
+      rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
+    detail::given_entries::identify(result, detail::mix(rule, growth.rates));
+    return result;
+  }
+
+  xpos_growth growth_;
+  frequency_table<S> queries_, keys_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_XPOS_HPP

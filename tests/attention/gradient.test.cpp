@@ -1,0 +1,727 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention/gradient.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/rotation/gradient.hpp>
+#include <rope/rotation/rotate.hpp>
+
+#include "support/attention_call.hpp"
+#include "support/attention_gradient_reference.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/own_threads.hpp"
+#include "support/wide.hpp"
+
+// The closed form of the gradients against finite differences of attention, both in long double; then the
+// library against the closed form, for every option, with bounds; then the laws.
+
+using attention_call::axes;
+using attention_call::operands;
+using attention_call::random;
+using attention_call::stored;
+using attention_call::view;
+using reference::full_rule;
+using reference::tensor;
+using reference::wide_tensor;
+using rope::half_split;
+using rope::Index;
+using testing::throws_saying;
+
+namespace {
+
+/// Promises threads and has one, which takes the last piece first.
+struct one_after_the_other {
+  Index threads() const { return 4; }
+  void parallel_for(Index count, const auto& body) const {
+    while (count-- > 0) body(count);
+  }
+};
+
+/// A call: its operands, upstream gradient, and rule.
+struct call {
+  std::string name;
+  attention_call::extents extents;
+  full_rule rule;
+};
+
+std::vector<float> random_floats(std::mt19937& generator, std::size_t count) {
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(generator()) * 0x1p-31f - 1;
+  return values;
+}
+
+/// Every option alone and in company, in shapes that fill a tile, part of one, and several.
+std::vector<call> calls(std::mt19937& generator, bool small) {
+  const long few = small ? 3 : 21, many = small ? 5 : 150;
+  std::vector<call> all;
+  const auto add = [&](const char* name, attention_call::extents e, full_rule rule) {
+    all.push_back({name, e, std::move(rule)});
+  };
+  add("causal", {2, few, few, 2, 2, 4, 4}, {});
+  add("one query against many keys", {1, 1, many, 4, 2, 6, 3}, {});
+  add("full", {1, few, many, 2, 1, 6, 3}, {.basic = {.causal = false}});
+  add("grouped, value_dim differs", {2, many, many, 6, 2, 5, 7}, {});
+  add("scale", {1, few, few, 1, 1, 4, 4}, {.basic = {.scale = -1.7}});
+  add("window", {1, many, many, 2, 2, 4, 4}, {.basic = {.window = 3}});
+  add("window, both sides", {1, many, many, 2, 2, 4, 4}, {.basic = {.causal = false, .window = 2}});
+  add("window with sinks", {1, many, many, 2, 1, 4, 4}, {.basic = {.window = 2}, .sinks = 2});
+  add("softcap", {1, few, many, 2, 1, 4, 4}, {.basic = {.softcap = 0.6}});
+  add("more queries than keys", {1, many, few, 2, 1, 4, 4}, {});
+  add("sink logits", {2, few, many, 4, 2, 4, 4}, {.sink_logits = random_floats(generator, 4)});
+  add("sink logits of blind queries", {1, many, few, 2, 2, 4, 4},
+      {.sink_logits = random_floats(generator, 2)});
+  add("dropout", {2, few, many, 2, 1, 4, 4}, {.dropout = 0.4, .seed = 77});
+  add("key counts", {2, few, many, 2, 1, 4, 4}, {.key_counts = {many, few}});
+  add("padded rows", {2, many, many, 2, 1, 4, 4},
+      {.sink_logits = {0.3f, -1}, .query_counts = {few, many - 1}, .key_counts = {many - 2, many}});
+  add("segments", {1, many, many, 2, 1, 4, 4}, {.offsets = {0, 1, 1, few, many}});
+  full_rule masked = {.basic = {.causal = false}};
+  for (long n = 0; n < few * many; ++n) masked.mask.push_back(generator() % 3 != 0 && n / many != 1 ? 1 : 0);
+  add("mask, one query blind", {2, few, many, 2, 1, 4, 4}, masked);
+  full_rule biased = {.bias = random_floats(generator, static_cast<std::size_t>(2 * few * many)),
+                      .bias_extents = {1, 2, few, many}};
+  biased.bias[static_cast<std::size_t>(many + 1)] = -std::numeric_limits<float>::infinity();
+  add("bias", {2, few, many, 2, 1, 4, 4}, biased);
+  add("bias shared by heads and queries", {2, few, many, 2, 1, 4, 4},
+      {.basic = {.softcap = 0.8},
+       .bias = random_floats(generator, static_cast<std::size_t>(2 * many)),
+       .bias_extents = {2, 1, 1, many}});
+  full_rule ring = {.basic = {.window = 4}, .sinks = 1};
+  for (long j = 0; j < many; ++j) ring.key_positions.push_back((j + 3) % many);
+  for (long i = 0; i < few; ++i) ring.query_positions.push_back(many - few + i);
+  add("positions out of order", {1, few, many, 2, 1, 4, 4}, ring);
+  add("everything", {1, many, many, 4, 2, 5, 3},
+      {.basic = {.scale = 0.9, .window = 7, .softcap = 1.5},
+       .sinks = 2,
+       .sink_logits = random_floats(generator, 4),
+       .bias = random_floats(generator, static_cast<std::size_t>(many)),
+       .bias_extents = {1, 1, 1, many},
+       .offsets = {0, many / 2, many},
+       .dropout = 0.3,
+       .seed = 5});
+  add("channels that fill no panel", {1, few, few, 2, 2, 33, 17}, {});
+  add("scores without channels", {1, few, many, 2, 1, 0, 3}, {.basic = {.scale = 1}});
+  add("values without channels", {1, few, many, 2, 1, 3, 0}, {});
+  return all;
+}
+
+/// Sequences of several blocks of queries (750 rows of one key head, at most 240 in a block) and tiles of
+/// keys (at most 128 in one), the last ones not full.
+std::vector<call> long_calls(std::mt19937& generator) {
+  const long queries = 250, keys = 230;
+  const attention_call::extents one_head = {1, queries, keys, 3, 1, 5, 6};
+  full_rule everything = {.basic = {.window = 150, .softcap = 1.1},
+                          .sinks = 2,
+                          .sink_logits = random_floats(generator, 4),
+                          .bias = random_floats(generator, static_cast<std::size_t>(4 * queries * keys)),
+                          .bias_extents = {1, 4, queries, keys},
+                          .dropout = 0.2,
+                          .seed = 9};
+  for (long n = 0; n < queries * keys; ++n) everything.mask.push_back(generator() % 5 != 0 ? 1 : 0);
+  full_rule shared_by_heads = everything, shared_by_queries = everything;
+  shared_by_heads.bias.resize(static_cast<std::size_t>(queries * keys));
+  shared_by_heads.bias_extents = {1, 1, queries, keys};
+  shared_by_queries.bias.resize(static_cast<std::size_t>(4 * keys));
+  shared_by_queries.bias_extents = {1, 4, 1, keys};
+  return {{"causal", one_head, {}},
+          {"more queries than keys", {1, keys, queries, 3, 1, 5, 6}, {.basic = {.softcap = 0.7}}},
+          {"window with sinks", one_head, {.basic = {.window = 110}, .sinks = 3}},
+          {"segments", {1, keys, keys, 3, 1, 5, 6}, {.offsets = {0, 7, 150, 190, keys}}},
+          {"everything, a bias of each score", {1, queries, keys, 4, 1, 5, 6}, everything},
+          {"everything, a bias shared by heads", {1, queries, keys, 4, 2, 5, 6}, shared_by_heads},
+          {"everything, a bias shared by queries", {1, queries, keys, 4, 1, 5, 6}, shared_by_queries}};
+}
+
+struct inputs {
+  operands x;
+  tensor g;
+};
+
+template <class T>
+inputs random_inputs(std::mt19937& generator, const attention_call::extents& e) {
+  operands x = attention_call::random_operands<T>(generator, e);
+  return {std::move(x), random<T>(generator, {e.batch, e.queries, e.heads, e.value_dim})};
+}
+
+struct results {
+  tensor q, k, v;
+  std::vector<double> sink_logits, bias;
+};
+
+/// attention_gradient on memory of any order; `run` gets the eight views and where option gradients go.
+template <class T, class Run>
+results gradients_with(const inputs& in, const tensor& out, const full_rule& rule, axes order, Run run) {
+  const auto unwritten = [](const tensor& x) {
+    return tensor(x.batch, x.tokens, x.heads, x.dim, attention_call::unwritten);
+  };
+  results r = {unwritten(in.x.q), unwritten(in.x.k), unwritten(in.x.v), {}, {}};
+  const auto q = stored<T>(in.x.q, order), k = stored<T>(in.x.k, order), v = stored<T>(in.x.v, order),
+             g = stored<T>(in.g, order), o = stored<T>(out, order);
+  auto d_q = stored<T>(r.q, order), d_k = stored<T>(r.k, order), d_v = stored<T>(r.v, order);
+  r.sink_logits.assign(rule.sink_logits.size(), attention_call::unwritten);
+  r.bias.assign(rule.bias.size(), attention_call::unwritten);
+  run(view(q, in.x.q, order), view(k, in.x.k, order), view(v, in.x.v, order), view(o, out, order),
+      view(g, in.g, order), view(d_q, r.q, order), view(d_k, r.k, order), view(d_v, r.v, order),
+      rope::option_gradients{.sink_logits = r.sink_logits, .bias = r.bias});
+  r.q = attention_call::loaded(d_q, r.q, order);
+  r.k = attention_call::loaded(d_k, r.k, order);
+  r.v = attention_call::loaded(d_v, r.v, order);
+  return r;
+}
+
+/// `sums`: whether to give the log-sum-exp.
+template <class T, class Threads = rope::this_thread>
+results gradients(const inputs& in, const tensor& out, const full_rule& rule, std::vector<double> sums = {},
+                  axes order = axes::bshd, const Threads& threads = {}) {
+  std::vector<unsigned char> mask_bits;
+  rope::attention_options options = rule.options(mask_bits, in.x.q.tokens, in.x.k.tokens);
+  options.log_sum_exp = sums;
+  return gradients_with<T>(
+      in, out, rule, order,
+      [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto by_options) {
+        rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, by_options, threads);
+      });
+}
+
+bool same(const results& a, const results& b) {
+  return a.q.values == b.q.values && a.k.values == b.k.values && a.v.values == b.v.values &&
+         a.sink_logits == b.sink_logits && a.bias == b.bias;
+}
+
+/// The output as a forward pass stores it.
+template <class T>
+tensor stored_output(const wide_tensor& out) {
+  tensor rounded = out.shape;
+  for (std::size_t n = 0; n < out.values.size(); ++n)
+    rounded.values[n] = static_cast<double>(static_cast<T>(static_cast<double>(out.values[n])));
+  return rounded;
+}
+
+/// How far a gradient may be off, as a part of the sum of the magnitudes of its terms, before it is rounded
+/// to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
+/// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (t +
+/// 1)) with t = tiles_of_sum(n); a log-sum-exp in place of the running softmax is no worse. The slope adds value_dim + 4, the slope of
+/// a softcap 40 for its tanh and twice the error of the score over the cap, and the sums over keys, or over
+/// queries and heads of the group, one u per rounding (roundings_of_sum). A bias of magnitude 1 adds 2 to a score.
+template <class A>
+testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
+  const testing::wide u = tolerance::unit_roundoff<A>();
+  const auto dim = static_cast<testing::wide>(in.x.q.dim), n = static_cast<testing::wide>(in.x.k.tokens);
+  const auto rows = static_cast<double>(in.x.q.tokens * in.x.q.heads);
+  const testing::wide added = reference::roundings_of_sum(rows) +
+                              reference::roundings_of_sum(static_cast<double>(n)),
+                      tiles = reference::tiles_of_sum(static_cast<double>(n));
+  const testing::wide score = (dim + 21) * testing::abs(reference::scale_of(in.x.q.dim, rule.basic)) * dim *
+                                  static_cast<testing::wide>(in.x.q.largest() * in.x.k.largest()) +
+                              4;
+  const testing::wide cap = rule.basic.softcap > 0 ? 40 + 2 * score / rule.basic.softcap : 0;
+  return 1.01L * u *
+         (2 * (2 * score + 5 * (tiles + 1)) + static_cast<testing::wide>(in.x.v.dim) + 4 + cap + added);
+}
+
+/// The largest error as a multiple of what is allowed.
+template <class T>
+double worst(const tensor& got, const wide_tensor& exact, const wide_tensor& size, testing::wide part) {
+  double result = 0;
+  for (std::size_t n = 0; n < exact.values.size(); ++n) {
+    const testing::wide bound = part * size.values[n] + std::numeric_limits<float>::min();
+    const testing::wide allowed = bound + (tolerance::is_16_bit<T> || !std::is_same_v<T, double>
+                                               ? tolerance::ulp<T>(testing::abs(exact.values[n]) + bound) / 2
+                                               : 0);
+    const auto relative = static_cast<double>(testing::abs(got.values[n] - exact.values[n]) / allowed);
+    result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
+  }
+  return result;
+}
+
+double worst(const std::vector<double>& got, const std::vector<testing::wide>& exact,
+             const std::vector<testing::wide>& size, testing::wide part) {
+  double result = got.size() == exact.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t n = 0; n < exact.size(); ++n) {
+    const auto relative = static_cast<double>(testing::abs(got.at(n) - exact[n]) /
+                                              (part * size[n] + std::numeric_limits<float>::min()));
+    result = relative <= result ? result : relative >= 0 ? relative : std::numeric_limits<double>::infinity();
+  }
+  return result;
+}
+
+/// The closed form, and the same bits wherever heads lie in memory and on any threads.
+template <class T>
+void check_call(std::mt19937& generator, const call& c, const std::vector<Index>& thread_counts) {
+  const inputs in = random_inputs<T>(generator, c.extents);
+  const wide_tensor q(in.x.q), k(in.x.k), v(in.x.v), g(in.g);
+  const auto state = reference::attend(q, k, v, c.rule);
+  const tensor out = stored_output<T>(state.out);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), c.rule);
+  const testing::wide part = gradient_bound<attention_call::arithmetic<T>>(in, c.rule);
+  const auto follows = [&](const results& r) {
+    CHECK(worst<T>(r.q, exact.q, exact.q_size, part) <= 1);
+    CHECK(worst<T>(r.k, exact.k, exact.k_size, part) <= 1);
+    CHECK(worst<T>(r.v, exact.v, exact.v_size, part) <= 1);
+    CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
+    CHECK(worst(r.bias, exact.bias, exact.bias_sizes, part) <= 1);
+  };
+  const results found = gradients<T>(in, out, c.rule);
+  follows(found);
+  const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
+  follows(gradients<T>(in, out, c.rule, sums));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bhsd), found));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::sbhd), found));
+  for (const Index threads : thread_counts)
+    CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, testing::own_threads{threads}), found));
+  CHECK(same(gradients<T>(in, out, c.rule, {}, axes::bshd, one_after_the_other{}), found));
+}
+
+}  // namespace
+
+TEST_CASE("the closed form of the gradients is the derivative of attention") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (call c : calls(generator, true)) {
+    CAPTURE(seed, c.name);
+    const inputs in = random_inputs<double>(generator, c.extents);
+    wide_tensor q(in.x.q), k(in.x.k), v(in.x.v);
+    const wide_tensor g(in.g);
+    const auto loss = [&] {
+      const auto state = reference::attend(q, k, v, c.rule);
+      testing::wide sum = 0;
+      for (std::size_t n = 0; n < g.values.size(); ++n) sum += g.values[n] * state.out.values[n];
+      return sum;
+    };
+    const auto exact = reference::differentiate(q, k, v, g, reference::attend(q, k, v, c.rule).out, c.rule);
+    // Five points: an error of step^4 / 30 times a fifth derivative, which for scores and softcaps of order 1
+    // is below 1e4, and 2^-64 of a loss below 100 over the step.
+    const testing::wide step = 1e-4L, bound = 1e-12L;
+    const auto check = [&](const char* what, auto& value, testing::wide derivative) {
+      const auto was = value;
+      const auto at = [&](testing::wide by) {
+        value = static_cast<std::remove_reference_t<decltype(value)>>(was + by);
+        const testing::wide result = loss();
+        value = was;
+        return result;
+      };
+      CAPTURE(what);
+      CHECK(testing::abs((8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step) -
+                         derivative) <= bound);
+    };
+    for (std::size_t n = 0; n < q.values.size(); n += 3) check("q", q.values[n], exact.q.values[n]);
+    for (std::size_t n = 0; n < k.values.size(); n += 3) check("k", k.values[n], exact.k.values[n]);
+    for (std::size_t n = 0; n < v.values.size(); n += 3) check("v", v.values[n], exact.v.values[n]);
+    // Options are floats: a step that floats can take, and an error of step^2 that goes with it.
+    const auto check_float = [&](float& value, testing::wide derivative) {
+      if (value < -1e30f) return;
+      const float was = value, up = was + 0x1p-9f, down = was - 0x1p-9f;
+      value = up;
+      const testing::wide above = loss();
+      value = down;
+      const testing::wide below = loss();
+      value = was;
+      CHECK(testing::abs((above - below) / (static_cast<testing::wide>(up) - down) - derivative) <=
+            0x1p-18L * 20);
+    };
+    for (std::size_t n = 0; n < c.rule.sink_logits.size(); ++n)
+      check_float(c.rule.sink_logits[n], exact.sink_logits[n]);
+    for (std::size_t n = 0; n < c.rule.bias.size(); ++n) check_float(c.rule.bias[n], exact.bias[n]);
+  }
+}
+
+TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (const call& c : calls(generator, false)) {
+    CAPTURE(seed, c.name);
+    check_call<TestType>(generator, c, {3});
+  }
+}
+
+TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any number of threads", "", float,
+                   double) {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  for (const call& c : long_calls(generator)) {
+    CAPTURE(seed, c.name);
+    check_call<TestType>(generator, c, {2, 3, 7});
+  }
+}
+
+TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  using S = attention_call::arithmetic<T>;
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  const long queries = GENERATE(1, 30), keys = GENERATE(30, 70), rotary_dim = GENERATE(4, 10);
+  CAPTURE(seed, queries, keys, rotary_dim);
+  const inputs in = random_inputs<T>(generator, {2, queries, keys, 4, 2, 10, 3});
+  const rope::frequency_table<S> table(
+      rope::frequencies::custom(rope::frequencies(rotary_dim).inv_freq(), 1.25), -40, 80);
+  const rope::frequency_table<S> other(rope::frequencies(rotary_dim), -40, 80);
+  full_rule rule = {.basic = {.causal = false}};
+  const long shorter = std::max(queries, 25L);
+  rule.key_counts = {keys, shorter};
+  const auto check = [&](const auto& query_table, const auto& key_table, auto gradient) {
+    inputs turned = in;
+    auto q = stored<T>(in.x.q), k = stored<T>(in.x.k);
+    const std::vector<std::int64_t> starts = {keys - queries, shorter - queries};
+    rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts{starts});
+    rope::rotate<half_split>(view(k, in.x.k), key_table);
+    turned.x.q = attention_call::loaded(q, in.x.q);
+    turned.x.k = attention_call::loaded(k, in.x.k);
+    const tensor out = stored_output<T>(
+        reference::attend(wide_tensor(turned.x.q), wide_tensor(turned.x.k), wide_tensor(turned.x.v), rule)
+            .out);
+    results expected = gradients<T>(turned, out, rule);
+    auto d_q = stored<T>(expected.q), d_k = stored<T>(expected.k);
+    rope::rotate_gradient<half_split>(view(d_q, expected.q), query_table, rope::row_starts{starts});
+    rope::rotate_gradient<half_split>(view(d_k, expected.k), key_table);
+    expected.q = attention_call::loaded(d_q, expected.q);
+    expected.k = attention_call::loaded(d_k, expected.k);
+    std::vector<unsigned char> none;
+    const auto options = rule.options(none, queries, keys);
+    CHECK(same(gradients_with<T>(in, out, rule, axes::bhsd,
+                                 [&](auto... arguments) { gradient(options, arguments...); }),
+               expected));
+  };
+  check(table, table,
+        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, options);
+        });
+  check(table, other,
+        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+                                               rope::query_key_tables(table, other), options);
+        });
+  check(table, other,
+        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+                                               rope::query_key_tables(table, other), options, {},
+                                               testing::own_threads{3});
+        });
+}
+
+TEST_CASE("rows that nobody sees keep their contents to themselves") {
+  // Keys past the count, queries before the first key, and what the mask hides, are NaN.
+  std::mt19937 generator(7);
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const inputs clean = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
+  full_rule rule = {.sink_logits = {0.5f, -1}, .key_counts = {37}};
+  for (long i = 0; i < 40; ++i) rule.query_positions.push_back(i - 3);
+  inputs dirty = clean;
+  // Queries 0 .. 2 are blind.
+  for (long d = 0; d < 6; ++d) {
+    for (long h = 0; h < 2; ++h)
+      for (long i = 0; i < 3; ++i) dirty.x.q(0, i, h, d) = nan;
+    for (long j = 37; j < 70; ++j) dirty.x.k(0, j, 0, d) = nan;
+  }
+  for (long d = 0; d < 5; ++d) {
+    for (long h = 0; h < 2; ++h)
+      for (long i = 0; i < 3; ++i) dirty.g(0, i, h, d) = nan;
+    for (long j = 37; j < 70; ++j) dirty.x.v(0, j, 0, d) = nan;
+  }
+  const wide_tensor q(clean.x.q), k(clean.x.k), v(clean.x.v), g(clean.g);
+  const tensor out = stored_output<float>(reference::attend(q, k, v, rule).out);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
+  const results r = gradients<float>(dirty, out, rule);
+  const testing::wide part = gradient_bound<float>(clean, rule);
+  CHECK(worst<float>(r.q, exact.q, exact.q_size, part) <= 1);
+  CHECK(worst<float>(r.k, exact.k, exact.k_size, part) <= 1);
+  CHECK(worst<float>(r.v, exact.v, exact.v_size, part) <= 1);
+  CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
+  // A key that only later queries see, and is not a number, reaches those alone.
+  inputs late = clean;
+  late.x.k(0, 20, 0, 0) = nan;
+  const results reached = gradients<float>(late, out, rule);
+  for (long h = 0; h < 2; ++h)
+    for (long d = 0; d < 6; ++d) {
+      CHECK(reached.q(0, 22, h, d) == r.q(0, 22, h, d));  // at position 19
+      CHECK_FALSE(rope::detail::is_finite(reached.q(0, 23, h, d)));
+    }
+}
+
+TEST_CASE("keys past the count have gradients of zero, whatever the queries hold") {
+  std::mt19937 generator(8);
+  inputs in = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
+  const full_rule rule = {.basic = {.causal = false}, .key_counts = {37}};
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  in.g(0, 11, 0, 2) = std::numeric_limits<double>::quiet_NaN();
+  const results r = gradients<float>(in, out, rule);
+  for (long j = 0; j < 37; ++j) {
+    CHECK_FALSE(rope::detail::is_finite(r.k(0, j, 0, 0)));
+    CHECK_FALSE(rope::detail::is_finite(r.v(0, j, 0, 2)));
+  }
+  for (long j = 37; j < 70; ++j) {
+    for (long d = 0; d < 6; ++d) CHECK(std::bit_cast<std::uint64_t>(r.k(0, j, 0, d)) == 0);
+    for (long d = 0; d < 5; ++d) CHECK(std::bit_cast<std::uint64_t>(r.v(0, j, 0, d)) == 0);
+  }
+}
+
+TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "", float, double,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  CAPTURE(seed);
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
+  const long queries = 120, keys = 130, bad_query = 70, bad_key = 40, masked = 100;
+  const inputs clean = random_inputs<T>(generator, {1, queries, keys, 3, 1, 6, 5});
+  // Queries see keys at most 19 positions before their own, and query 100 sees none.
+  full_rule rule = {.basic = {.window = 20}};
+  for (long n = 0; n < queries * keys; ++n) rule.mask.push_back(n / keys != masked ? 1 : 0);
+  const auto position = [&](long i) { return i + keys - queries; };
+  const auto sees = [&](long i, long j) { return rule.sees(0, 0, i, j, queries, keys); };
+  const wide_tensor q(clean.x.q), k(clean.x.k), v(clean.x.v), g(clean.g);
+  const auto state = reference::attend(q, k, v, rule);
+  const tensor out = stored_output<T>(state.out);
+  const results r = gradients<T>(clean, out, rule);
+  const auto exact = reference::differentiate(q, k, v, g, wide_tensor(out), rule);
+  const testing::wide part = gradient_bound<attention_call::arithmetic<T>>(clean, rule);
+  const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
+
+  // Replaces the tokens that something reaches by the exact result, and compares the others.
+  const auto unreached = [&](tensor got, const wide_tensor& expected, const wide_tensor& size,
+                             const auto& reaches) {
+    attention_call::for_each_element(got, [&](long b, long t, long h, long d) {
+      if (reaches(t)) got(b, t, h, d) = static_cast<double>(expected(b, t, h, d));
+    });
+    CHECK(worst<T>(got, expected, size, part) <= 1);
+  };
+  const auto reached = [&](const tensor& got, long t) {
+    for (long h = 0; h < got.heads; ++h)
+      for (long d = 0; d < got.dim; ++d) CHECK_FALSE(rope::detail::is_finite(got(0, t, h, d)));
+  };
+  for (const bool given : {false, true}) {
+    CAPTURE(given);
+    const auto of_query = [&](const inputs& in) {
+      const results got = gradients<T>(in, out, rule, given ? sums : std::vector<double>());
+      const auto sees_key = [&](long j) { return sees(bad_query, j); };
+      unreached(got.q, exact.q, exact.q_size, [&](long i) { return i == bad_query; });
+      unreached(got.k, exact.k, exact.k_size, sees_key);
+      unreached(got.v, exact.v, exact.v_size, sees_key);
+      reached(got.q, bad_query);
+      reached(got.k, position(bad_query));
+    };
+    inputs in = clean;
+    for (long h = 0; h < 3; ++h) in.g(0, bad_query, h, 2) = h == 1 ? infinity : nan;
+    of_query(in);
+    in = clean;
+    for (long h = 0; h < 3; ++h) in.x.q(0, bad_query, h, 3) = nan;
+    of_query(in);
+
+    const auto of_key = [&](const results& got) {
+      const auto sees_bad_key = [&](long i) { return sees(i, bad_key); };
+      unreached(got.q, exact.q, exact.q_size, sees_bad_key);
+      const auto seen_beside = [&](long j) { return testing::abs(j - bad_key) < 20; };
+      unreached(got.k, exact.k, exact.k_size, seen_beside);
+      unreached(got.v, exact.v, exact.v_size, seen_beside);
+      reached(got.q, bad_key - (keys - queries));
+      reached(got.k, bad_key);
+    };
+    in = clean;
+    in.x.k(0, bad_key, 0, 4) = nan;
+    of_key(gradients<T>(in, out, rule, given ? sums : std::vector<double>()));
+    in = clean;
+    in.x.v(0, bad_key, 0, 1) = nan;
+    of_key(gradients<T>(in, out, rule, given ? sums : std::vector<double>()));
+
+    in = clean;
+    for (long h = 0; h < 3; ++h) in.x.q(0, masked, h, 0) = in.g(0, masked, h, 0) = nan;
+    const results unseen = gradients<T>(in, out, rule, given ? sums : std::vector<double>());
+    const auto nothing = [](long) { return false; };
+    unreached(unseen.q, exact.q, exact.q_size, nothing);
+    unreached(unseen.k, exact.k, exact.k_size, nothing);
+    unreached(unseen.v, exact.v, exact.v_size, nothing);
+    for (long d = 0; d < 6; ++d) CHECK(unseen.q(0, masked, 1, d) == 0);
+  }
+}
+
+TEST_CASE("scores that share an entry of the bias add to its gradient in one order") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  CAPTURE(seed);
+  // A bias by distance, read from one list: entry (i, j) is number i + j, so every block meets the others'.
+  const long queries = 900, keys = 300;
+  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 4, 4});
+  const auto list = random_floats(generator, static_cast<std::size_t>(queries + keys - 1));
+  full_rule rule = {.basic = {.causal = false}, .bias_extents = {1, 1, queries, keys}};
+  for (long i = 0; i < queries; ++i)
+    for (long j = 0; j < keys; ++j) rule.bias.push_back(list[static_cast<std::size_t>(i + j)]);
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  const results dense = gradients<float>(in, out, rule);
+  std::vector<double> expected(list.size()), sizes(list.size());
+  for (long i = 0; i < queries; ++i)
+    for (long j = 0; j < keys; ++j) {
+      const double slope = dense.bias[static_cast<std::size_t>(i * keys + j)];
+      expected[static_cast<std::size_t>(i + j)] += slope;
+      sizes[static_cast<std::size_t>(i + j)] += testing::abs(slope);
+    }
+  const auto of_list = [&](const auto& threads) {
+    std::vector<double> d_list(list.size(), attention_call::unwritten);
+    gradients_with<float>(in, out, rule, axes::bshd,
+                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+                            rope::attention_options options = {.causal = false};
+                            options.bias = {list.data(), 1, 1, queries, keys, 0, 0, 1, 1};
+                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
+                                                     threads);
+                          });
+    return d_list;
+  };
+  const std::vector<double> alone = of_list(rope::this_thread{});
+  // 300 pairs at most, added up once in each order.
+  for (std::size_t n = 0; n < list.size(); ++n)
+    CHECK(testing::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+}
+
+TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order") {
+  const std::uint32_t seed = testing::seed();
+  std::mt19937 generator(seed);
+  const long queries = 1200, keys = 1200;  // so that tasks of two threads meet
+  const bool per_query = GENERATE(false, true);
+  CAPTURE(seed, per_query);
+  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 16, 16});
+  const std::vector<float> logits = {0.5f};  // without it the gradients of a softmax add up to zero
+  const auto list = random_floats(generator, per_query ? static_cast<std::size_t>(queries) : 1);
+  full_rule rule = {.basic = {.causal = false}, .sink_logits = logits, .bias_extents = {1, 1, queries, keys}};
+  for (long i = 0; i < queries; ++i)
+    rule.bias.insert(rule.bias.end(), static_cast<std::size_t>(keys),
+                     list[per_query ? static_cast<std::size_t>(i) : 0]);
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  const results dense = gradients<float>(in, out, rule);
+  std::vector<double> expected(list.size()), sizes(list.size());
+  for (std::size_t n = 0; n < dense.bias.size(); ++n) {
+    const std::size_t entry = per_query ? n / static_cast<std::size_t>(keys) : 0;
+    expected[entry] += dense.bias[n];
+    sizes[entry] += testing::abs(dense.bias[n]);
+  }
+  const auto of_list = [&](const auto& threads) {
+    std::vector<double> d_list(list.size(), attention_call::unwritten);
+    gradients_with<float>(in, out, rule, axes::bshd,
+                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+                            rope::attention_options options = {.causal = false, .sink_logits = logits};
+                            options.bias = rope::scores(list.data(), 1, 1, per_query ? queries : 1, 1);
+                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
+                                                     threads);
+                          });
+    return d_list;
+  };
+  const std::vector<double> alone = of_list(rope::this_thread{});
+  const double pairs = static_cast<double>(dense.bias.size() / list.size());
+  for (std::size_t n = 0; n < list.size(); ++n)
+    CHECK(testing::abs(alone[n] - expected[n]) <= 2 * pairs * 0x1p-53 * sizes[n]);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+}
+
+TEST_CASE("a bias that keys share is told from one that only queries, heads or rows share") {
+  const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
+  const float entry = 0;
+  const auto joins = [&](const rope::score_view<float>& bias) {
+    return rope::detail::joins_keys(bias, shape);
+  };
+  CHECK_FALSE(joins(rope::scores(&entry, 2, 3, 5, 7)));
+  CHECK_FALSE(joins(rope::scores(&entry, 1, 1, 1, 7)));
+  CHECK(joins(rope::scores(&entry, 1, 1, 1, 1)));
+  CHECK(joins(rope::scores(&entry, 2, 3, 5, 1)));
+  CHECK(joins({&entry, 1, 1, 5, 7, 0, 0, 1, 1}));  // by distance
+  CHECK(joins({&entry, 2, 3, 5, 7, 105, 35, 7, 0}));
+}
+
+TEST_CASE("a bias that scores share is told from one of each score") {
+  const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
+  const float entry = 0;
+  const auto own = [&](const rope::score_view<float>& bias) {
+    return rope::detail::has_own_entries(bias, shape);
+  };
+  CHECK(own(rope::scores(&entry, 2, 3, 5, 7)));
+  CHECK_FALSE(own(rope::scores(&entry, 1, 3, 5, 7)));
+  CHECK_FALSE(own(rope::scores(&entry, 2, 1, 5, 7)));
+  CHECK_FALSE(own(rope::scores(&entry, 2, 3, 1, 7)));
+  CHECK_FALSE(own(rope::scores(&entry, 2, 3, 5, 1)));
+  CHECK(own({&entry, 2, 3, 5, 7, 8, 16, 48, 240 + 100}));  // axes in any order, with room between them
+  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 35, 1, 1}));   // by distance
+  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 0, 7, 1}));
+  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 35, -7, 1}));
+  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 34, 7, 1}));  // heads meet in one entry
+}
+
+TEST_CASE("no keys, no queries and no batch give zeros") {
+  for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
+                                          {1, 0, 3, 2, 1, 4, 4},
+                                          {0, 3, 3, 2, 1, 4, 4},
+                                          {1, 3, 3, 0, 0, 4, 4},
+                                          {1, 3, 3, 0, 2, 4, 4},
+                                          {1, 3, 3, 2, 1, 4, 0},
+                                          {1, 3, 3, 2, 1, 0, 0}}) {
+    std::mt19937 generator(1);
+    const inputs in = random_inputs<float>(generator, e);
+    const results r = gradients<float>(in, in.g, {});
+    for (const tensor* x : {&r.q, &r.k, &r.v}) CHECK(x->values == std::vector<double>(x->values.size(), 0.0));
+  }
+}
+
+TEST_CASE("a backward pass that does not fit is refused before anything is written") {
+  std::mt19937 generator(2);
+  const inputs in = random_inputs<float>(generator, {1, 3, 5, 4, 2, 6, 4});
+  const tensor out(1, 3, 4, 4);
+  const rope::frequency_table<float> shorter(rope::frequencies(6), 4), wide(rope::frequencies(8), 5);
+  std::vector<float> other(1000);
+  const std::vector<float> logits = {1, 2, 3, 4};
+  const results r = gradients_with<float>(
+      in, out, {}, axes::bshd,
+      [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+        const auto refuses = [&](const char* text, auto call) {
+          CHECK(throws_saying<std::invalid_argument>(call, "rope::attention_gradient: ", text));
+        };
+        refuses("out must be [1, 3, 4, 4], got [1, 3, 4, 6]",
+                [&] { rope::attention_gradient(q, k, v, q, g, d_q, d_k, d_v); });
+        refuses("d_out must be", [&] { rope::attention_gradient(q, k, v, o, q, d_q, d_k, d_v); });
+        refuses("d_q must be [1, 3, 4, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_k, d_k, d_v); });
+        refuses("d_k must be [1, 5, 2, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_q, d_v); });
+        refuses("d_v must be [1, 5, 2, 4]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_k); });
+        refuses("v must be [1, 5, 2, 4]",
+                [&] { rope::attention_gradient(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v); });
+        refuses("q and k must have the same head_dim",
+                [&] { rope::attention_gradient(q.channels(0, 5), k, v, o, g, d_q, d_k, d_v); });
+        refuses("q.heads must be a multiple of k.heads, got 3 and 2",
+                [&] { rope::attention_gradient(q.head_range(0, 3), k, v, o, g, d_q, d_k, d_v); });
+        refuses("window must not be negative",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {.window = -1}); });
+        refuses("sink_logits must be empty or have length 4", [&] {
+          rope::attention_options options;
+          options.sink_logits = std::span(logits).first(3);
+          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options);
+        });
+        std::vector<double> three(3);
+        refuses("the gradient by sink_logits must have their length, 0, got 3",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.sink_logits = three}); });
+        const std::vector<float> by_distance(16);
+        refuses("the gradient by bias needs strides that are not negative, got -1", [&] {
+          rope::attention_options relative;
+          relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
+          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, relative, {.bias = three});
+        });
+        refuses("the gradient by bias must have one number per entry, 0, got 3",
+                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.bias = three}); });
+        refuses("rotary_dim must not exceed head_dim, got 8 of 6",
+                [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, wide); });
+        CHECK(throws_saying<std::out_of_range>(
+            [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, shorter); },
+            "rope::attention_gradient: position 4 is outside the table's [0, 4)"));
+      });
+  for (const tensor* x : {&r.q, &r.k, &r.v})
+    CHECK(x->values == std::vector<double>(x->values.size(), attention_call::unwritten));
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+// Every option of attention in every combination, against its definition.
+#include <rope/attention/attention.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <rope/attention/weights.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_features.hpp"
+#include "support/catch.hpp"
+#include "support/own_threads.hpp"
+
+using namespace attention_call;
+
+namespace {
+
+template <class T, class Threads = rope::this_thread>
+tensor run(const features::setting& s, const operands& x, std::vector<double>& sums,
+           const Threads& threads = {}, axes order = axes::bshd) {
+  sums.assign(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads), unwritten);
+  return output_of<T>(x, order, [&](auto q, auto k, auto v, auto out) {
+    rope::attention(q, k, v, out, s.with(sums), threads);
+  });
+}
+
+/// The largest difference of two lists, infinite where one is not a number; equal entries differ by nothing.
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double difference = std::abs(a[i] - b[i]);
+    worst = difference <= worst ? worst
+            : difference >= 0   ? difference
+                                : std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
+
+void describe(const features::setting& s) {
+  const auto& o = s.options;
+  UNSCOPED_INFO("batch " << s.e.batch << " queries " << s.e.queries << " keys " << s.e.keys << " heads "
+                         << s.e.heads << " / " << s.e.kv_heads << " dims " << s.e.dim << ", "
+                         << s.e.value_dim);
+  UNSCOPED_INFO("causal " << o.causal << " window " << o.window << " sinks " << o.sinks << " softcap "
+                          << o.softcap << " scale " << o.scale << " dropout " << o.dropout << " sink logits "
+                          << s.sink_logits.size() << " bias " << s.bias.size() << " mask " << bool(o.mask)
+                          << " positions " << s.query_positions.size() << ", " << s.key_positions.size()
+                          << " counts " << s.key_counts.size() << " segments " << s.query_offsets.size());
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention follows its definition for all options together", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 61;
+  features::dice dice(seed);
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(seed, draw);
+    // Long rows of keys are cut into splits, each with a softmax of its own.
+    const features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    const features::result exact = features::definition(s, x);
+    const features::bounds<arithmetic<TestType>> bound(s, x);
+    std::vector<double> sums, sums_of_two;
+    const tensor got = run<TestType>(s, x, sums);
+    CHECK(reference::worst_error<TestType>(got, exact.out, bound.out) <= 1);
+    const double near_one = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
+    CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * near_one);
+    // The work is cut the same way whoever does it.
+    CHECK(same_bits(run<TestType>(s, x, sums_of_two, testing::own_threads(2)), got));
+    CHECK(same_bits(sums_of_two, sums));
+    CHECK(same_bits(run<TestType>(s, x, sums_of_two, rope::this_thread{}, axes::bhsd), got));
+
+    const auto q = stored<TestType>(x.q), k = stored<TestType>(x.k);
+    std::vector<arithmetic<TestType>> weights(exact.weights.size(), -1);
+    rope::attention_weights(view(q, x.q), view(k, x.k), weights, s.options);
+    CHECK(apart(std::vector<double>(weights.begin(), weights.end()), exact.weights) <= bound.weight);
+  }
+}
+
+namespace {
+
+template <class Layout, class T>
+void check_rotation(const features::setting& s, const operands& x) {
+  const rope::frequency_table<float> table(rope::frequencies(x.q.dim / 2 * 2), -700, 1400);
+  auto q = stored<T>(x.q), k = stored<T>(x.k);
+  std::vector<std::int64_t> query_ids, key_ids;
+  for (long b = 0; b < s.e.batch; ++b) {
+    for (long i = 0; i < s.e.queries; ++i) query_ids.push_back(features::place_of(s, b, i, 0).query);
+    for (long j = 0; j < s.e.keys; ++j) {
+      // The segment of a key is found by way of the queries of that segment; without one nobody sees the key.
+      std::int64_t position = 0;
+      for (long i = 0; i < std::max(1L, s.e.queries); ++i) {
+        const auto place = features::place_of(s, b, i, j);
+        if (place.together || s.query_offsets.empty()) position = place.key;
+      }
+      key_ids.push_back(position);
+    }
+  }
+  if (x.q.tokens > 0) rope::rotate<Layout>(view(q, x.q), table, query_ids);
+  if (x.k.tokens > 0) rope::rotate<Layout>(view(k, x.k), table, key_ids);
+  std::vector<double> sums, rotated_sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
+  const tensor expected = run<T>(s, {loaded(q, x.q), loaded(k, x.k), x.v}, sums);
+  const tensor got = output_of<T>(x, axes::bhsd, [&](auto q_view, auto k_view, auto v_view, auto out) {
+    rope::attention<Layout>(q_view, k_view, v_view, out, table, s.with(rotated_sums));
+  });
+  CHECK(same_bits(got, expected));
+  CHECK(same_bits(rotated_sums, sums));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, bit for bit", "", float,
+                   Eigen::bfloat16) {
+  const std::uint32_t seed = 62;
+  features::dice dice(seed);
+  for (int draw = 0; draw < 40; ++draw) {
+    CAPTURE(seed, draw);
+    features::setting s = features::draw(dice);
+    s.e.dim = s.e.dim / 2 * 2 + 2;
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    check_rotation<rope::half_split, TestType>(s, x);
+    check_rotation<rope::interleaved, TestType>(s, x);
+  }
+}
+
+TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, double) {
+  const std::uint32_t seed = 63;
+  features::dice dice(seed);
+  const auto nan = std::numeric_limits<TestType>::quiet_NaN(),
+             infinity = std::numeric_limits<TestType>::infinity();
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(seed, draw);
+    const features::setting s = features::draw(dice);
+    describe(s);
+    const operands x = random_operands<TestType>(dice.generator(), s.e);
+    std::vector<double> sums;
+    const tensor clean = run<TestType>(s, x, sums);
+    // One key is spoiled. Queries that do not see it must not notice, to the last bit of what they read.
+    if (s.e.keys == 0) continue;
+    operands spoiled = x;
+    const long bad = dice.up_to(s.e.keys - 1);
+    for (long b = 0; b < s.e.batch; ++b)
+      for (long h = 0; h < s.e.kv_heads; ++h) {
+        for (long c = 0; c < s.e.dim; ++c) spoiled.k(b, bad, h, c) = static_cast<double>(nan);
+        for (long c = 0; c < s.e.value_dim; ++c)
+          spoiled.v(b, bad, h, c) = static_cast<double>(c % 2 == 0 ? nan : infinity);
+      }
+    const tensor got = run<TestType>(s, spoiled, sums);
+    const features::bounds<TestType> bound(s, x);
+    double worst = 0;
+    for (long b = 0; b < s.e.batch; ++b)
+      for (long i = 0; i < s.e.queries; ++i)
+        for (long h = 0; h < s.e.heads; ++h)
+          for (long c = 0; c < s.e.value_dim; ++c) {
+            if (features::sees(s, b, h, i, bad)) continue;
+            const double difference = std::abs(got(b, i, h, c) - clean(b, i, h, c));
+            worst = difference <= worst ? worst : difference >= 0 ? difference : 1e300;
+          }
+    CHECK(worst <= 2 * bound.out);
+  }
+}
+
+TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not change an output's bits", "",
+                   float, double, Eigen::half, Eigen::bfloat16) {
+  // Vectors of up to 64 bytes begin elsewhere in every row. 2 queries are decoded, 40 are a prefill. Values
+  // of one channel lie side by side, or apart.
+  const std::uint32_t seed = 65;
+  features::dice dice(seed);
+  const long queries = GENERATE(2, 40), channels = GENERATE(1, 29);
+  const extents e = {2, queries, 77, 4, 1, 23, channels};
+  CAPTURE(seed, queries, channels);
+  const operands x = random_operands<TestType>(dice.generator(), e);
+  const auto q = stored<TestType>(x.q), k = stored<TestType>(x.k);
+  const auto attended = [&](rope::Index shift, rope::Index pad) {
+    const auto framed = [&](std::vector<TestType>& memory, long tokens, long heads) {
+      const rope::Index row = channels + pad, stride = heads * row;
+      memory.resize(static_cast<std::size_t>(e.batch * tokens * stride + shift));
+      return rope::head_view<TestType>{memory.data() + shift, e.batch, tokens, heads, channels,
+                                       tokens * stride,       stride,  row};
+    };
+    std::vector<TestType> values, outputs;
+    const auto v = framed(values, e.keys, e.kv_heads), out = framed(outputs, queries, e.heads);
+    tensor result(e.batch, queries, e.heads, channels);
+    for_each_element(x.v, [&](long b, long t, long h, long c) {
+      v.at(b, t, h)[c] = static_cast<TestType>(x.v(b, t, h, c));
+    });
+    rope::attention(view(q, x.q), view(k, x.k), rope::head_view<const TestType>(v), out,
+                    {.dropout = 0.25, .dropout_seed = 5});
+    for_each_element(result, [&](long b, long t, long h, long c) {
+      result(b, t, h, c) = static_cast<double>(out.at(b, t, h)[c]);
+    });
+    return result;
+  };
+  const tensor expected = attended(0, 0);
+  for (rope::Index shift = 0; shift < 64 / rope::Index(sizeof(TestType)); ++shift)
+    for (const rope::Index pad : {0, 3}) {
+      CAPTURE(shift, pad);
+      CHECK(same_bits(attended(shift, pad), expected));
+    }
+}
+
+TEST_CASE("keys may lie in any order, tile after tile") {
+  // Tiles of 128 keys in reversed order. The shifts put the first and the last position of a tile next to the
+  // first and the last query of a block, where a tile is just seen or just not seen.
+  const std::uint32_t seed = 64;
+  features::dice dice(seed);
+  const long tokens = 512, tile = 128, shift = GENERATE(-1, 0, 1);
+  const long window = GENERATE(0, 2), sinks = GENERATE(0, 3);
+  CAPTURE(seed, shift, window, sinks);
+  features::setting s;
+  s.e = {1, tokens, tokens, 4, 1, 4, 3};
+  for (long j = 0; j < tokens; ++j) {
+    s.query_positions.push_back(j);
+    s.key_positions.push_back((tokens / tile - 1 - j / tile) * tile + j % tile + shift);
+  }
+  // Every key has a bias and a place in a mask; both are given with a number of another use between two keys.
+  std::vector<float> biases;
+  std::unique_ptr<bool[]> masks(new bool[static_cast<std::size_t>(2 * tokens)]);
+  s.mask = std::make_unique<bool[]>(static_cast<std::size_t>(tokens));
+  for (std::size_t j = 0; j < static_cast<std::size_t>(tokens); ++j) {
+    s.bias.push_back(0.25f * static_cast<float>(dice.up_to(8)) - 1);
+    biases.insert(biases.end(), {s.bias.back(), -50});
+    masks[2 * j] = s.mask[j] = !dice.one_in(4);
+    masks[2 * j + 1] = !s.mask[j];
+  }
+  s.options = {.window = window,
+               .sinks = sinks,
+               .bias = rope::scores(s.bias.data(), 1, 1, 1, tokens),
+               .mask = rope::scores(s.mask.get(), 1, 1, 1, tokens),
+               .query_positions = s.query_positions,
+               .key_positions = s.key_positions};
+  const operands x = random_operands<float>(dice.generator(), s.e);
+  const features::result exact = features::definition(s, x);
+  s.options.bias.data = biases.data();
+  s.options.mask.data = masks.get();
+  s.options.bias.key_stride = s.options.mask.key_stride = 2;
+  std::vector<double> sums;
+  const features::bounds<float> bound(s, x);
+  CHECK(reference::worst_error<float>(run<float>(s, x, sums), exact.out, bound.out) <= 1);
+  CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * 0x1p-24);
+}
+
+TEST_CASE("a learned sink is counted once, however many splits the keys are cut into") {
+  // Scores of 0 and a logit of 8: the sum of exponentials is keys + exp(8), and the values average to 1.
+  const long keys = GENERATE(1, 1024, 1025, 5000), queries = GENERATE(1, 20);
+  CAPTURE(keys, queries);
+  const operands x = {tensor(1, queries, 2, 4, 0.0), tensor(1, keys, 1, 4, 1.0), tensor(1, keys, 1, 3, 1.0)};
+  const std::vector<float> logits(2, 8.0f);
+  std::vector<double> sums(static_cast<std::size_t>(2 * queries));
+  const tensor out = output_of<double>(x, axes::bshd, [&](auto q, auto k, auto v, auto to) {
+    rope::attention(q, k, v, to, {.causal = false, .sink_logits = logits, .log_sum_exp = sums});
+  });
+  const double total = static_cast<double>(keys) + std::exp(8.0);
+  const double near_one = 5 * static_cast<double>(keys + 1) * 0x1p-53;
+  for (const double sum : sums) CHECK(std::abs(sum - std::log(total)) <= 20 * near_one);
+  for (const double value : out.values)
+    CHECK(std::abs(value - static_cast<double>(keys) / total) <= near_one);
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// Tasks that take turns add to every tile in their own order, on any number of threads.
+#include <rope/attention/detail/ordered_turns.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+#include <rope/base/parallel.hpp>
+
+#include "support/catch.hpp"
+#include "support/own_threads.hpp"
+#include "support/random.hpp"
+
+using rope::Index;
+using rope::detail::ordered_turn;
+
+namespace {
+
+constexpr Index tasks = 60, tiles = 9;
+
+struct places {
+  std::vector<std::atomic<Index>> tiles = std::vector<std::atomic<Index>>(std::size_t(4 * tasks));
+};
+
+/// So large that parallel_tasks uses every thread.
+constexpr Index work = Index{1} << 30;
+
+}  // namespace
+
+TEST_CASE("tasks visit a tile in their order") {
+  testing::random numbers(testing::seed());
+  // A task skips some tiles, at either end and in between, and takes its time over others.
+  std::vector<std::vector<bool>> visits{std::size_t(tasks), std::vector<bool>(std::size_t(tiles))};
+  for (auto& task : visits)
+    for (std::size_t tile = 0; tile < task.size(); ++tile) task[tile] = numbers.unit() < 0.6;
+  for (const Index step : {1, 4})
+    for (const Index threads : {1, 2, 3, 8}) {
+      CAPTURE(step, threads);
+      places at;
+      // Tasks of one remainder share sums.
+      std::vector<std::vector<Index>> visitors(std::size_t(step * tiles));
+      std::atomic<Index> meetings = 0;
+      std::vector<std::atomic<int>> inside(std::size_t(step * tiles));
+      rope::detail::parallel_tasks(testing::own_threads{threads}, tasks, work, [&](Index task) {
+        ordered_turn turn(at.tiles.data() + task % step * tasks, task / step);
+        for (Index tile = 0; tile < tiles; ++tile) {
+          if (!visits[std::size_t(task)][std::size_t(tile)]) continue;
+          turn.begin(tile);
+          if ((task + tile) % 3 == 0) std::this_thread::yield();
+          turn.wait(tile);
+          const auto sum = std::size_t(task % step * tiles + tile);
+          if (++inside[sum] != 1) ++meetings;
+          if ((task + tile) % 5 == 0) std::this_thread::yield();
+          visitors[sum].push_back(task);
+          --inside[sum];
+        }
+      });
+      CHECK(meetings == 0);
+      for (Index chain = 0; chain < step; ++chain)
+        for (Index tile = 0; tile < tiles; ++tile) {
+          std::vector<Index> expected;
+          for (Index task = chain; task < tasks; task += step)
+            if (visits[std::size_t(task)][std::size_t(tile)]) expected.push_back(task);
+          CHECK(visitors[std::size_t(chain * tiles + tile)] == expected);
+        }
+    }
+}
+
+TEST_CASE("nobody waits for a task that ended early") {
+  places at;
+  const auto leave = [&](Index task) {
+    ordered_turn turn(at.tiles.data(), task);
+    turn.begin(2);
+    throw std::runtime_error("out of memory, say");
+  };
+  CHECK_THROWS_AS(leave(0), std::runtime_error);
+  ordered_turn turn(at.tiles.data(), 1);
+  turn.begin(0);
+  turn.wait(8);  // returns
+  CHECK(at.tiles[0] == ordered_turn::finished);
+  CHECK(at.tiles[1] == 0);
+}

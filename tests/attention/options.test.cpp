@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention/options.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+namespace {
+
+const rope::detail::attention_shape shape = {2, 3, 5, 4, 8};
+
+bool refused(const rope::attention_options& options, const std::string& rule,
+             const rope::detail::attention_shape& of = shape) {
+  return testing::throws_saying<std::invalid_argument>(
+      [&] { rope::detail::check_options("attention", options, of); }, "attention: " + rule);
+}
+
+}  // namespace
+
+TEST_CASE("the default options fit every call") {
+  CHECK_NOTHROW(rope::detail::check_options("attention", {}, shape));
+  CHECK_NOTHROW(rope::detail::check_options("attention", {}, {0, 0, 0, 0, 0}));
+}
+
+TEST_CASE("numbers out of range are refused with the rule and the value") {
+  CHECK(refused({.window = -1}, "window must not be negative, got -1"));
+  CHECK(refused({.sinks = -2}, "sinks must not be negative, got -2"));
+  CHECK(refused({.softcap = -2}, "scale must be finite and softcap finite and not negative, got 0 and -2"));
+  CHECK(refused({.dropout = 1}, "dropout must be in [0, 1), got 1"));
+  CHECK(refused({.dropout = -0.5}, "dropout must be in [0, 1), got -0.5"));
+  CHECK(refused({.scale = std::numeric_limits<double>::infinity()}, "scale must be finite"));
+  CHECK(refused({.dropout = std::numeric_limits<double>::quiet_NaN()}, "dropout must be in [0, 1)"));
+}
+
+TEST_CASE("lists of the wrong length are refused with the right one") {
+  const std::vector<std::int64_t> list(10, 0);
+  const auto some = [&](std::size_t n) { return std::span<const std::int64_t>(list.data(), n); };
+  const std::vector<float> logits(4, 0), endless(4, std::numeric_limits<float>::infinity());
+  std::vector<double> sums(24);
+  CHECK(refused({.query_positions = some(5)}, "query_positions must be empty or have length 3 or 6, got 5"));
+  CHECK(refused({.key_positions = some(3)}, "key_positions must be empty or have length 5 or 10, got 3"));
+  CHECK(refused({.query_counts = some(3)}, "query_counts must be empty or have length 2"));
+  CHECK(refused({.key_counts = some(3)}, "key_counts must be empty or have length 2"));
+  CHECK(refused({.sink_logits = std::span(logits).first(3)}, "sink_logits must be empty or have length 4"));
+  CHECK(refused({.sink_logits = endless}, "sink_logits must be finite"));
+  CHECK(refused({.log_sum_exp = std::span(sums).first(23)}, "log_sum_exp must be empty or have length 24"));
+  CHECK_NOTHROW(rope::detail::check_options("attention",
+                                            {.sink_logits = logits,
+                                             .query_positions = some(6),
+                                             .key_positions = some(10),
+                                             .key_counts = some(2),
+                                             .log_sum_exp = sums},
+                                            shape));
+  CHECK_NOTHROW(rope::detail::check_options("attention",
+                                            {.query_positions = some(3), .key_positions = some(5)}, shape));
+
+  const std::vector<std::int64_t> too_many = {5, 6}, negative = {-1, 0};
+  CHECK(refused({.query_counts = too_many}, "query_counts must be in [0, 3], got 5"));
+  CHECK(refused({.query_counts = negative}, "query_counts must be in [0, 3], got -1"));
+  CHECK(refused({.key_counts = too_many}, "key_counts must be in [0, 5], got 6"));
+  CHECK(refused({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
+}
+
+TEST_CASE("a bias or mask has the extents of the scores or 1") {
+  const std::vector<float> bias(2 * 4 * 3 * 5, 0);
+  CHECK_NOTHROW(
+      rope::detail::check_options("attention", {.bias = rope::scores(bias.data(), 2, 4, 3, 5)}, shape));
+  CHECK_NOTHROW(
+      rope::detail::check_options("attention", {.bias = rope::scores(bias.data(), 1, 4, 1, 5)}, shape));
+  CHECK(refused({.bias = rope::scores(bias.data(), 2, 4, 5, 3)},
+                "the extents of bias must be 1 or those of the scores, [2, 4, 3, 5], got [2, 4, 5, 3]"));
+  const bool mask[8] = {};
+  CHECK(refused({.mask = rope::scores(mask, 1, 1, 1, 8)}, "the extents of mask must be 1"));
+}
+
+TEST_CASE("a shared axis of a score view has no stride") {
+  const std::vector<float> x = {0, 1, 2, 3, 4, 5};
+  const auto by_head_and_key = rope::scores(x.data(), 1, 2, 1, 3);
+  CHECK(by_head_and_key.at(7, 1, 9)[2 * by_head_and_key.key_step()] == 5);
+  const auto by_query = rope::scores(x.data(), 1, 1, 6, 1);
+  CHECK(by_query.at(3, 2, 4)[8 * by_query.key_step()] == 4);
+}
+
+TEST_CASE("a matrix of scores has as many entries as an index counts") {
+  constexpr rope::Index large = std::numeric_limits<rope::Index>::max() / 4;
+  const float number = 0;
+  const auto refuses = [&](rope::Index b, rope::Index h, rope::Index q, rope::Index k) {
+    return testing::throws_saying<std::length_error>([&] { rope::scores(&number, b, h, q, k); },
+                                                     "rope::scores: [", "exceeds the address space");
+  };
+  CHECK(refuses(1, 1, large, 5));
+  CHECK(refuses(5, large, 1, 1));
+  CHECK(refuses(0, large, 5, 1));  // the stride of a batch is a product, too
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::scores(&number, 1, -1, 1, 1); },
+                                                      "got [1, -1, 1, 1]"));
+  CHECK(rope::scores(&number, large, 1, 4, 1).query_stride == 1);
+}
+
+TEST_CASE("segments must cover the tokens in order") {
+  using list = std::vector<std::int64_t>;
+  const rope::detail::attention_shape one = {1, 3, 5, 4, 8};
+  const list queries = {0, 1, 3}, keys = {0, 4, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},
+             falling = {0, 4, 3}, position(3, 0);
+  const auto says = [&](const rope::attention_options& options, const std::string& rule) {
+    return refused(options, rule, one);
+  };
+  CHECK_NOTHROW(
+      rope::detail::check_options("attention", {.query_offsets = queries, .key_offsets = keys}, one));
+  CHECK(says({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5"));
+  CHECK(says({.key_offsets = keys}, "key_offsets need query_offsets"));
+  CHECK(says({.query_offsets = queries, .key_offsets = short_keys},
+             "query_offsets and key_offsets must have the same"));
+  CHECK(says({.query_offsets = wrong_end, .key_offsets = keys},
+             "query_offsets must begin with 0 and end with 3"));
+  CHECK(says({.query_offsets = falling, .key_offsets = keys},
+             "query_offsets must not decrease, got 3 after 4"));
+  CHECK(says({.query_positions = position, .query_offsets = queries, .key_offsets = keys},
+             "query_offsets are for a"));
+  CHECK(refused({.query_offsets = queries, .key_offsets = keys}, "query_offsets are for a batch of 1"));
+}

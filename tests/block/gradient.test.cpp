@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT
+#include <rope/block/gradient.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <rope/attention/dropout.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/wide.hpp"
+
+/// Against central differences of the reference block in long double.
+
+namespace {
+
+using namespace rope;
+using reference::number;
+using testing::block_kind;
+using testing::random_block;
+using testing::rows_of;
+using testing::throws_saying;
+
+const frequencies narrow(4, 50.0);
+
+/// The scalar that is differentiated: sum of d_out times the output of the reference, over the batch.
+struct loss {
+  reference::block m;
+  std::vector<reference::matrix> x, context;  // per row; no context: self-attention
+  std::vector<reference::matrix> d_out;
+  std::vector<std::vector<long long>> query_positions, key_positions;
+  reference::sees_key sees;
+
+  number operator()() const {
+    number sum = 0;
+    for (std::size_t b = 0; b < x.size(); ++b) {
+      const reference::matrix out = forward(m, x[b], context.empty() ? x[b] : context[b], query_positions[b],
+                                            key_positions[b], sees, b);
+      for (std::size_t i = 0; i < out.values.size(); ++i) sum += out.values[i] * d_out[b].values[i];
+    }
+    return sum;
+  }
+
+  /// The largest difference of `got` from the derivative by `of`, relative to the largest derivative, in
+  /// units of what is allowed. The step balances its square (the cubic term of the difference) against the
+  /// unit roundoff 2^-64 of the sum: 2^-20 leaves 2^-40, far above the double that is tested.
+  double worst(reference::list& of, const double* got) {
+    number largest = 0, error = 0;
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      const number h = 0x1p-20L, kept = of[i];
+      of[i] = kept + h;
+      const number above = (*this)();
+      of[i] = kept - h;
+      const number below = (*this)();
+      of[i] = kept;
+      const number slope = (above - below) / (2 * h);
+      largest = (std::max)(largest, testing::abs(slope));
+      const number difference = testing::abs(static_cast<number>(got[i]) - slope);
+      error = difference <= error ? error : difference >= 0 ? difference : number(1e30);
+    }
+    return static_cast<double>(error / (0x1p-30L * (std::max)(largest, number(0.1L))));
+  }
+};
+
+/// Memory for every gradient of a block.
+struct memory_of_gradients {
+  rows_of<double> x, context, q, k, v, o;
+  testing::row_of<double> q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+
+  memory_of_gradients(const random_block<double>& block, const rows_of<double>& tokens,
+                      const rows_of<double>& keys) {
+    const auto like = [](auto& memory, const auto& of) {
+      memory = std::remove_reference_t<decltype(memory)>::Constant(of.rows(), of.cols(), -77);
+    };
+    like(x, tokens);
+    like(context, keys);
+    like(q, block.q), like(k, block.k), like(v, block.v), like(o, block.o);
+    like(q_bias, block.q_bias), like(k_bias, block.k_bias), like(v_bias, block.v_bias),
+        like(o_bias, block.o_bias);
+    like(q_norm, block.q_norm), like(k_norm, block.k_norm);
+  }
+  multi_head_gradients<double> all() {
+    const auto linear = [](auto& weight, auto& bias) {
+      return projection<double>(projection<double>::weight_map(weight.data(), weight.rows(), weight.cols()),
+                                projection<double>::bias_map(bias.data(), bias.size()));
+    };
+    return {.x = {x.data(), x.rows(), x.cols()},
+            .context = {context.data(), context.rows(), context.cols()},
+            .weights = {.q = linear(q, q_bias),
+                        .k = linear(k, k_bias),
+                        .v = linear(v, v_bias),
+                        .o = linear(o, o_bias),
+                        .q_norm = {q_norm.data(), q_norm.size()},
+                        .k_norm = {k_norm.data(), k_norm.size()}}};
+  }
+
+  /// Every gradient against the differences of `of`.
+  void check(loss& of) const {
+    CHECK(of.worst(of.m.q.weight.values, q.data()) <= 1);
+    CHECK(of.worst(of.m.k.weight.values, k.data()) <= 1);
+    CHECK(of.worst(of.m.v.weight.values, v.data()) <= 1);
+    CHECK(of.worst(of.m.o.weight.values, o.data()) <= 1);
+    CHECK(of.worst(of.m.q.bias, q_bias.data()) <= 1);
+    CHECK(of.worst(of.m.k.bias, k_bias.data()) <= 1);
+    CHECK(of.worst(of.m.v.bias, v_bias.data()) <= 1);
+    CHECK(of.worst(of.m.o.bias, o_bias.data()) <= 1);
+    CHECK(of.worst(of.m.q_norm, q_norm.data()) <= 1);
+    CHECK(of.worst(of.m.k_norm, k_norm.data()) <= 1);
+    for (std::size_t b = 0; b < of.x.size(); ++b)
+      CHECK(of.worst(of.x[b].values, x.data() + b * of.x[b].values.size()) <= 1);
+    for (std::size_t b = 0; b < of.context.size(); ++b)
+      CHECK(of.worst(of.context[b].values, context.data() + b * of.context[b].values.size()) <= 1);
+  }
+};
+
+std::vector<reference::matrix> rows_per_batch(const rows_of<double>& x, Index batch) {
+  std::vector<reference::matrix> result;
+  const Index count = x.rows() / batch;
+  for (Index b = 0; b < batch; ++b) result.push_back(testing::exact(x.middleRows(b * count, count)));
+  return result;
+}
+
+std::vector<long long> counted(long long count, long long first) {
+  std::vector<long long> result;
+  for (long long i = 0; i < count; ++i) result.push_back(first + i);
+  return result;
+}
+
+const reference::sees_key causal = [](std::size_t i, std::size_t j) { return j <= i; };
+const block_kind kinds[] = {
+    {.heads = 2,
+     .kv_heads = 2,
+     .head_dim = 4,
+     .value_dim = 4,
+     .model_dim = 5,
+     .context_dim = 5,
+     .out_dim = 5},
+    {.heads = 4,
+     .kv_heads = 2,
+     .head_dim = 4,
+     .value_dim = 3,
+     .model_dim = 5,
+     .context_dim = 5,
+     .out_dim = 6,
+     .bias = true},
+    {.heads = 2,
+     .kv_heads = 1,
+     .head_dim = 6,
+     .value_dim = 4,
+     .model_dim = 4,
+     .context_dim = 4,
+     .out_dim = 4,
+     .bias = true,
+     .norm = true},
+    {.heads = 2,
+     .kv_heads = 1,
+     .head_dim = 6,
+     .value_dim = 4,
+     .model_dim = 4,
+     .context_dim = 4,
+     .out_dim = 4,
+     .norm = true,
+     .norm_offset = 1},
+};
+
+}  // namespace
+
+TEST_CASE("the gradients of a block are the slopes of its definition") {
+  for (const block_kind& kind : kinds) {
+    const random_block<double> memory(kind, 601);
+    testing::random numbers(602);
+    const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, kind.model_dim, 2),
+                          d_out = testing::random_rows<double>(numbers, 2 * 4, kind.out_dim, 1), none(0, 0);
+    CAPTURE(kind.heads, kind.bias, kind.norm);
+    multi_head_options options = memory.options();
+    options.attention.softcap = 0.9;
+
+    memory_of_gradients plain(memory, x, none);
+    multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options), x, 2, d_out,
+                                  plain.all());
+    loss of{
+        memory.reference(), rows_per_batch(x, 2), {}, rows_per_batch(d_out, 2), {{}, {}}, {{}, {}}, causal};
+    of.m.softcap = 0.9L;
+    plain.check(of);
+
+    const frequencies louder = frequencies::custom(narrow.inv_freq(), 1.25);
+    const frequency_table<double> table(louder, -20, 60);
+    testing::for_each_layout([&](auto layout) {
+      using Layout = decltype(layout);
+      memory_of_gradients rotated(memory, x, none);
+      const std::vector<int> starts = {-7, 30};
+      multi_head_attention_gradient(multi_head_attention<double, Layout>(memory.weights(), options), x, 2,
+                                    d_out, rotated.all(), table, row_starts{starts});
+      of.m = memory.template reference<Layout>(louder);
+      of.m.softcap = 0.9L;
+      of.query_positions = of.key_positions = {counted(4, -7), counted(4, 30)};
+      rotated.check(of);
+    });
+  }
+}
+
+TEST_CASE("the gradients of cross-attention reach tokens and context") {
+  block_kind kind = kinds[2];
+  kind.context_dim = 3;
+  const random_block<double> memory(kind, 603);
+  testing::random numbers(604);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 2, 4, 2),
+                        context = testing::random_rows<double>(numbers, 2 * 5, 3, 2),
+                        d_out = testing::random_rows<double>(numbers, 2 * 2, 4, 1);
+  const frequency_table<double> table(narrow, 60);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const auto everything = [](std::size_t, std::size_t) { return true; };
+  loss of{memory.reference(),
+          rows_per_batch(x, 2),
+          rows_per_batch(context, 2),
+          rows_per_batch(d_out, 2),
+          {{}, {}},
+          {{}, {}},
+          everything};
+  memory_of_gradients plain(memory, x, context), rotated(memory, x, context);
+  cross_attention_gradient(block, x, context, 2, d_out, plain.all());
+  plain.check(of);
+  cross_attention_gradient(block, x, context, 2, d_out, rotated.all(), table, 40, 3);
+  of.m = memory.reference<half_split>(narrow);
+  of.query_positions = {counted(2, 40), counted(2, 40)};
+  of.key_positions = {counted(5, 3), counted(5, 3)};
+  rotated.check(of);
+}
+
+TEST_CASE("the gradients of a block with dropout are the slopes of what the forward pass computes") {
+  const random_block<double> memory(kinds[3], 611);
+  testing::random numbers(612);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, 4, 2),
+                        d_out = testing::random_rows<double>(numbers, 2 * 4, 4, 1), none(0, 0);
+  multi_head_options options = memory.options();
+  options.attention.dropout = 0.4;
+  options.attention.dropout_seed = 31;
+  const frequency_table<double> table(narrow, 60);
+  const multi_head_attention<double, interleaved> block(memory.weights(), options);
+  memory_of_gradients d(memory, x, none);
+  multi_head_attention_gradient(block, x, 2, d_out, d.all(), table, 9);
+  loss of{
+      memory.reference<interleaved>(narrow), rows_per_batch(x, 2),           {},    rows_per_batch(d_out, 2),
+      {counted(4, 9), counted(4, 9)},        {counted(4, 9), counted(4, 9)}, causal};
+  const dropout_mask kept(0.4, 31);
+  of.m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
+    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
+                                  static_cast<std::int64_t>(j));
+    return keeps ? 1 / (1 - static_cast<number>(0.4)) : 0;
+  };
+  d.check(of);
+}
+
+TEST_CASE("gradients of more tokens and channels than a tile of their products are slopes too") {
+  // Weights in tiles of 128 by 1024, tokens in columns of 256, norms in sums of 64 tokens.
+  const block_kind kind = {.heads = 5,
+                           .kv_heads = 5,
+                           .head_dim = 54,
+                           .value_dim = 6,
+                           .model_dim = 1030,
+                           .context_dim = 1030,
+                           .out_dim = 4,
+                           .bias = true,
+                           .norm = true};
+  const random_block<double> memory(kind, 613);
+  testing::random numbers(614);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 70, 1030, 0.1),
+                        d_out = testing::random_rows<double>(numbers, 70, 4, 1), none(0, 0);
+  memory_of_gradients d(memory, x, none);
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options), x, 1, d_out,
+                                d.all());
+  loss of{memory.reference(),
+          rows_per_batch(x, 1),
+          {},
+          rows_per_batch(d_out, 1),
+          {{}},
+          {{}},
+          [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; }};
+  // Too many for a difference each: along random directions, in which every one of them moves.
+  const auto check = [&](std::initializer_list<std::pair<reference::list*, const double*>> parts) {
+    reference::list kept, direction;
+    number slope = 0, size = 0;
+    for (const auto& [of_part, gradient] : parts)
+      for (std::size_t i = 0; i < of_part->size(); ++i) {
+        kept.push_back((*of_part)[i]);
+        direction.push_back(2 * numbers.unit() - 1);
+        slope += direction.back() * gradient[i];
+        size += testing::abs(direction.back() * gradient[i]);
+      }
+    const auto moved_by = [&](number step) {
+      std::size_t n = 0;
+      for (const auto& [of_part, gradient] : parts)
+        for (number& value : *of_part) value = kept[n] + step * direction[n], ++n;
+      return of();
+    };
+    // The cubic term grows with the number of parts that move together, its share of the sum with its root.
+    const number h = 0x1p-24L, difference = (moved_by(h) - moved_by(-h)) / (2 * h);
+    moved_by(0);
+    CHECK(static_cast<double>(testing::abs(difference - slope) / size) <= 0x1p-30);
+  };
+  check({{&of.m.q.weight.values, d.q.data()}, {&of.m.q.bias, d.q_bias.data()}});
+  check({{&of.m.k.weight.values, d.k.data()}, {&of.m.k.bias, d.k_bias.data()}});
+  check({{&of.m.v.weight.values, d.v.data()}, {&of.m.v.bias, d.v_bias.data()}});
+  check({{&of.m.o.weight.values, d.o.data()}, {&of.m.o.bias, d.o_bias.data()}});
+  check({{&of.m.q_norm, d.q_norm.data()}, {&of.m.k_norm, d.k_norm.data()}});
+  check({{&of.x[0].values, d.x.data()}});
+}
+
+TEST_CASE("gradients do not cross from one segment to another") {
+  const random_block<double> memory(kinds[1], 605);
+  testing::random numbers(606);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 6, 5, 2),
+                        d_out = testing::random_rows<double>(numbers, 6, 6, 1), none(0, 0);
+  const frequency_table<double> table(narrow, 60);
+  const std::vector<int> offsets = {0, 2, 2, 6};
+  const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
+  memory_of_gradients d(memory, x, none);
+  multi_head_attention_gradient(block, x, 1, d_out, d.all(), table,
+                                segments<int>{std::span<const int>(offsets)});
+  const auto sees = [](std::size_t i, std::size_t j) { return j <= i && (i < 2) == (j < 2); };
+  loss of{memory.reference<interleaved>(narrow),
+          rows_per_batch(x, 1),
+          {},
+          rows_per_batch(d_out, 1),
+          {{0, 1, 0, 1, 2, 3}},
+          {{0, 1, 0, 1, 2, 3}},
+          sees};
+  d.check(of);
+}
+
+TEST_CASE("float gradients are those of double, and only what has memory is written") {
+  const block_kind kind = kinds[2];
+  const random_block<double> wide(kind, 607);
+  random_block<float> close(kind, 607);
+  testing::random numbers(608);
+  const rows_of<float> x = testing::random_rows<float>(numbers, 6, 4, 2),
+                       d_out = testing::random_rows<float>(numbers, 6, 4, 1);
+  const rows_of<double> none(0, 0), x_double = x.cast<double>();
+  random_block<double> same = wide;  // the weights that float holds
+  for (const auto& [to, from] : {std::pair(&same.q, &close.q), std::pair(&same.k, &close.k),
+                                 std::pair(&same.v, &close.v), std::pair(&same.o, &close.o)})
+    *to = from->cast<double>();
+  for (const auto& [to, from] :
+       {std::pair(&same.q_bias, &close.q_bias), std::pair(&same.k_bias, &close.k_bias),
+        std::pair(&same.v_bias, &close.v_bias), std::pair(&same.o_bias, &close.o_bias),
+        std::pair(&same.q_norm, &close.q_norm), std::pair(&same.k_norm, &close.k_norm)})
+    *to = from->cast<double>();
+  memory_of_gradients exact(same, x_double, none);
+  const frequency_table<float> table(narrow, 20);
+  const rows_of<double> d_out_double = d_out.cast<double>();
+  multi_head_attention_gradient(multi_head_attention<double, half_split>(same.weights(), same.options()),
+                                x_double, 2, d_out_double, exact.all(), frequency_table<double>(narrow, 20),
+                                3);
+  rows_of<float> d_x(6, 4), d_k = rows_of<float>::Constant(close.k.rows(), close.k.cols(), -77);
+  multi_head_attention_gradient(multi_head_attention<float, half_split>(close.weights(), close.options()), x,
+                                2, d_out, multi_head_gradients<float>{.x = {d_x.data(), 6, 4}}, table, 3);
+  CHECK(testing::worst(d_x, 0, testing::exact(exact.x)) <= 1);
+  CHECK((d_k.array() == -77).all());
+  multi_head_attention_gradient(
+      multi_head_attention<float, half_split>(close.weights(), close.options()), x, 2, d_out,
+      multi_head_gradients<float>{.weights = {.k = {d_k.data(), d_k.rows(), d_k.cols()}}}, table, 3);
+  CHECK(testing::worst(d_k, 0, testing::exact(exact.k)) <= 1);
+}
+
+TEST_CASE("gradients that do not fit a block are refused and nothing is written") {
+  const random_block<double> memory(kinds[2], 609);
+  const rows_of<double> x = rows_of<double>::Ones(6, 4), d_out = rows_of<double>::Ones(6, 4), narrow_d(6, 3),
+                        none(0, 0);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
+  const frequency_table<double> table(narrow, 4);
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& change, const auto& call) {
+    memory_of_gradients d(memory, x, none), before = d;
+    multi_head_gradients<double> all = d.all();
+    change(all);
+    CHECK(throws_saying<E>([&] { call(all); }, "rope::" + text));
+    CHECK(d.x == before.x);
+    CHECK(d.q == before.q);
+    CHECK(d.k_norm == before.k_norm);
+    CHECK(d.o_bias == before.o_bias);
+  };
+  const std::invalid_argument invalid("");
+  const std::string g = "multi_head_attention_gradient: ", m = "multi_head_attention: ";
+  const auto as_it_is = [](multi_head_gradients<double>&) {};
+  std::vector<double> space(1000);
+  const auto self = [&](const multi_head_gradients<double>& d) {
+    multi_head_attention_gradient(block, x, 2, d_out, d, table);
+  };
+  refused(invalid, m + "out must have out_dim columns, got 3 and 4", as_it_is,
+          [&](const auto& d) { multi_head_attention_gradient(block, x, 2, narrow_d, d, table); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 4", as_it_is,
+          [&](const auto& d) { multi_head_attention_gradient(block, x, 4, d_out, d); });
+  refused(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
+          [&](const auto& d) { multi_head_attention_gradient(block, x, 2, d_out, d, table, 2); });
+  using map = multi_head_gradients<double>::token_map;
+  using list = projection<double>::bias_map;
+  refused(
+      invalid, g + "the gradient by x must be empty or [6, 4], got [5, 4]",
+      [&](auto& d) { new (&d.x) map(space.data(), 5, 4); }, self);
+  refused(
+      invalid, g + "the gradient by the q weight must be empty or [12, 4], got [4, 12]",
+      [&](auto& d) { new (&d.weights.q.weight) map(space.data(), 4, 12); }, self);
+  refused(
+      invalid, g + "the gradient by the k weight must be empty or [6, 4], got [12, 4]",
+      [&](auto& d) { new (&d.weights.k.weight) map(space.data(), 12, 4); }, self);
+  refused(
+      invalid, g + "the gradient by the v weight must be empty or [4, 4], got [6, 4]",
+      [&](auto& d) { new (&d.weights.v.weight) map(space.data(), 6, 4); }, self);
+  refused(
+      invalid, g + "the gradient by the o weight must be empty or [4, 8], got [4, 4]",
+      [&](auto& d) { new (&d.weights.o.weight) map(space.data(), 4, 4); }, self);
+  refused(
+      invalid, g + "the gradient by the q bias must be empty or [1, 12], got [1, 6]",
+      [&](auto& d) { new (&d.weights.q.bias) list(space.data(), 6); }, self);
+  refused(
+      invalid, g + "the gradient by q_norm must be empty or [1, 6], got [1, 12]",
+      [&](auto& d) { new (&d.weights.q_norm) list(space.data(), 12); }, self);
+  refused(
+      invalid, g + "self-attention has no context, got memory for 6 of its tokens",
+      [&](auto& d) { new (&d.context) map(space.data(), 6, 4); }, self);
+  refused(
+      invalid, g + "gradients by options are those of one segment, got 2",
+      [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
+      [&](const auto& d) {
+        const std::vector<int> offsets = {0, 3, 6};
+        multi_head_attention_gradient(block, x, 1, d_out, d, table,
+                                      segments<int>{std::span<const int>(offsets)});
+      });
+  // A block without biases has no gradient by them.
+  const random_block<double> bare(kinds[0], 610);
+  const rows_of<double> five = rows_of<double>::Ones(6, 5);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        multi_head_gradients<double> d;
+        new (&d.weights.v.bias) list(space.data(), 8);
+        multi_head_attention_gradient(multi_head_attention<double>(bare.weights(), bare.options()), five, 2,
+                                      five, d);
+      },
+      "rope::" + g + "the gradient by the v bias must be empty, as the v bias is, got [1, 8]"));
+}

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: MIT
+#include <rope/block/multi_head_attention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <rope/attention/dropout.hpp>
+#include <string>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/block_parts.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/wide.hpp"
+
+namespace {
+
+using namespace rope;
+using namespace block_parts;
+using testing::block_kind;
+using testing::random_block;
+using testing::rows_of;
+using testing::throws_saying;
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "", float, double) {
+  using T = TestType;
+  const frequencies louder = frequencies::custom(narrow.inv_freq(), 1.2);
+  for (const block_kind& kind : kinds) {
+    const random_block<T> memory(kind, 501);
+    testing::random numbers(502);
+    const Index batch = 2, count = 7;
+    const rows_of<T> x = testing::random_rows<T>(numbers, batch * count, kind.model_dim, 2);
+    rows_of<T> out(batch * count, kind.out_dim);
+    CAPTURE(kind.heads, kind.kv_heads, kind.bias, kind.norm);
+
+    multi_head_attention<T>(memory.weights(), memory.options()).forward(x, batch, out);
+    for (Index b = 0; b < batch; ++b) {
+      const reference::matrix row = part(x, b * count, count);
+      CHECK(testing::worst(out, b * count,
+                           forward(memory.reference(), row, row, counted(7), counted(7), causal)) <= 1);
+    }
+
+    testing::for_each_layout([&](auto layout) {
+      using Layout = decltype(layout);
+      const multi_head_attention<T, Layout> block(memory.weights(), memory.options());
+      const frequency_table<T> table(louder, -20, 60);
+      const auto m = memory.template reference<Layout>(louder);
+      const auto check = [&](const auto& positions_of) {
+        for (Index b = 0; b < batch; ++b) {
+          const reference::matrix row = part(x, b * count, count);
+          const std::vector<long long> positions = positions_of(b);
+          CHECK(testing::worst(out, b * count, forward(m, row, row, positions, positions, causal)) <= 1);
+        }
+        out.setConstant(-77);
+      };
+      block.forward(x, batch, out, table);
+      check([](Index) { return counted(7); });
+      block.forward(x, batch, out, table, 30);
+      check([](Index) { return counted(7, 30); });
+      const std::vector<int> ids = {3, 1, 4, 1, 5, 9, -2, 6, 5, 3, 5, 8, 9, 7};
+      block.forward(x, batch, out, table, ids);
+      check([&](Index b) { return std::vector<long long>(ids.begin() + b * 7, ids.begin() + b * 7 + 7); });
+      const std::vector<std::int64_t> starts = {-5, 40};
+      block.forward(x, batch, out, table, row_starts{starts});
+      check([](Index b) { return counted(7, b == 0 ? -5 : 40); });
+    });
+  }
+}
+
+TEST_CASE("scale, window and softcap reach the attention of a block") {
+  const random_block<double> memory({}, 503);
+  testing::random numbers(504);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 9, 10, 2);
+  rows_of<double> out(9, 10);
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  options.attention.softcap = 0.7;
+  multi_head_attention<double>(memory.weights(), options).forward(x, 1, out);
+  reference::block m = memory.reference();
+  m.softcap = 0.7L;
+  const reference::matrix row = testing::exact(x);
+  const auto near = [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; };
+  CHECK(testing::worst(out, 0, forward(m, row, row, counted(9), counted(9), near)) <= 1);
+}
+
+TEST_CASE("every option of attention is that of attention between the projections") {
+  const random_block<double> memory({.bias = true}, 519);
+  testing::random numbers(520);
+  const Index batch = 2, count = 9;
+  const rows_of<double> x = testing::random_rows<double>(numbers, batch * count, 10, 2);
+  const rows_of<float> bias = testing::random_rows<float>(numbers, count, count, 1);
+  const std::vector<float> logits = {0.5f, -1, 2, 0};
+  bool mask[9];
+  for (int j = 0; j < 9; ++j) mask[j] = j != 4;
+  const frequency_table<double> table(narrow, 40);
+  multi_head_options options = memory.options();
+  options.attention = {.scale = 0.3,
+                       .window = 4,
+                       .softcap = 1.5,
+                       .sinks = 1,
+                       .sink_logits = logits,
+                       .bias = scores(bias.data(), 1, 1, count, count),
+                       .mask = scores(mask, 1, 1, 1, count),
+                       .dropout = 0.3,
+                       .dropout_seed = 11};
+  rows_of<double> out(batch * count, 10);
+  multi_head_attention<double, half_split>(memory.weights(), options).forward(x, batch, out, table, 5);
+
+  const auto linear = [&](const rows_of<double>& weight, const testing::row_of<double>& b) {
+    rows_of<double> y = x.lazyProduct(weight.transpose());
+    y.rowwise() += b;
+    return y;
+  };
+  rows_of<double> q = linear(memory.q, memory.q_bias), k = linear(memory.k, memory.k_bias),
+                  v = linear(memory.v, memory.v_bias), attended(batch * count, 24);
+  rotate<half_split>(bshd(q.data(), batch, count, 4, 6), table, 5);
+  rotate<half_split>(bshd(k.data(), batch, count, 2, 6), table, 5);
+  attention(bshd(q.data(), batch, count, 4, 6), bshd(k.data(), batch, count, 2, 6),
+            bshd(v.data(), batch, count, 2, 6), bshd(attended.data(), batch, count, 4, 6), options.attention);
+  rows_of<double> expected = attended.lazyProduct(memory.o.transpose());
+  expected.rowwise() += memory.o_bias;
+  CHECK(testing::worst(out, 0, testing::exact(expected)) <= 1);
+
+  // None of them is without effect.
+  const auto differs_without = [&](const auto& change) {
+    multi_head_options other = options;
+    change(other.attention);
+    rows_of<double> without(batch * count, 10);
+    multi_head_attention<double, half_split>(memory.weights(), other).forward(x, batch, without, table, 5);
+    return testing::worst(without, 0, testing::exact(expected)) > 1000;
+  };
+  CHECK(differs_without([](attention_options& o) { o.scale = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.window = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.softcap = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.sinks = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.sink_logits = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.bias = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.mask = {}; }));
+  CHECK(differs_without([](attention_options& o) { o.dropout = 0; }));
+  CHECK(differs_without([](attention_options& o) { o.dropout_seed = 12; }));
+}
+
+TEST_CASE("dropout leaves out weights of every row, head, query and key on its own") {
+  const random_block<double> memory({}, 521);
+  testing::random numbers(522);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 7, 10, 2);
+  rows_of<double> out(14, 10);
+  multi_head_options options = memory.options();
+  options.attention.dropout = 0.4;
+  options.attention.dropout_seed = 23;
+  multi_head_attention<double>(memory.weights(), options).forward(x, 2, out);
+  reference::block m = memory.reference();
+  const dropout_mask kept(0.4, 23);
+  m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
+    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
+                                  static_cast<std::int64_t>(j));
+    return keeps ? 1 / (1 - static_cast<reference::number>(0.4)) : 0;
+  };
+  for (Index b = 0; b < 2; ++b) {
+    const reference::matrix row = part(x, 7 * b, 7);
+    CHECK(testing::worst(out, 7 * b,
+                         forward(m, row, row, counted(7), counted(7), causal, static_cast<std::size_t>(b))) <=
+          1);
+  }
+}
+
+TEST_CASE("all_visible lifts what hides keys by their position and nothing else") {
+  const random_block<double> memory({}, 523);
+  multi_head_options options = memory.options();
+  options.attention = {.scale = 0.3, .window = 4, .softcap = 1.5, .sinks = 2, .dropout = 0.3};
+  const attention_options visible = multi_head_attention<double>(memory.weights(), options).all_visible();
+  CHECK_FALSE(visible.causal);
+  CHECK(visible.window == 0);
+  CHECK(visible.sinks == 0);
+  CHECK(visible.scale == 0.3);
+  CHECK(visible.softcap == 1.5);
+  CHECK(visible.dropout == 0.3);
+}
+
+TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products is its definition", "",
+                   float, double) {
+  using T = TestType;
+  // Tiles are 1024 tokens by 64 channels.
+  const block_kind kind = {.heads = 6,
+                           .kv_heads = 2,
+                           .head_dim = 45,
+                           .value_dim = 11,
+                           .model_dim = 5,
+                           .context_dim = 5,
+                           .out_dim = 259,
+                           .bias = true,
+                           .norm = true};
+  const random_block<T> memory(kind, 525);
+  testing::random numbers(526);
+  const auto near = [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; };
+  multi_head_options options = memory.options();
+  options.attention.window = 3;
+  const frequency_table<T> table(narrow, 1100);
+  const multi_head_attention<T, half_split> block(memory.weights(), options);
+  for (const Index count : {2, 8, 9, 65, 1040}) {
+    CAPTURE(count);
+    const rows_of<T> x = testing::random_rows<T>(numbers, count, 5, 2);
+    rows_of<T> out(count, 259);
+    block.forward(x, 1, out, table);
+    const reference::matrix row = testing::exact(x);
+    const auto positions = counted(row.rows);
+    CHECK(testing::worst(out, 0,
+                         forward(memory.template reference<half_split>(narrow), row, row, positions,
+                                 positions, near)) <= 1);
+  }
+}
+
+TEST_CASE("tokens of different segments do not see each other") {
+  const random_block<double> memory({}, 505);
+  testing::random numbers(506);
+  const rows_of<double> x = testing::random_rows<double>(numbers, 11, 10, 2);
+  rows_of<double> out(11, 10);
+  const frequency_table<double> table(narrow, 40);
+  const std::vector<int> offsets = {0, 4, 4, 9, 11}, starts = {0, 0, 20, 3};
+  const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
+  block.forward(x, 1, out, table, segments<int>{std::span<const int>(offsets), std::span<const int>(starts)});
+  for (std::size_t s = 0; s < 4; ++s) {
+    const reference::matrix row = part(x, offsets[s], offsets[s + 1] - offsets[s]);
+    const auto positions = counted(row.rows, starts[s]);
+    if (row.rows > 0)
+      CHECK(testing::worst(
+                out, offsets[s],
+                forward(memory.reference<interleaved>(narrow), row, row, positions, positions, causal)) <= 1);
+  }
+}
+
+TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its own", "", float, double) {
+  using T = TestType;
+  const block_kind kind{.context_dim = 6, .bias = true, .norm = true};
+  const random_block<T> memory(kind, 507);
+  testing::random numbers(508);
+  const rows_of<T> x = testing::random_rows<T>(numbers, 2 * 3, 10, 2),
+                   context = testing::random_rows<T>(numbers, 2 * 8, 6, 2);
+  rows_of<T> out(6, 10);
+  const frequency_table<T> table(narrow, 100);
+  multi_head_options options = memory.options();
+  options.attention.window = 2;  // of self-attention
+  const multi_head_attention<T, half_split> block(memory.weights(), options);
+  const auto check = [&](const reference::block& m, const auto& query_positions, const auto& key_positions) {
+    for (Index b = 0; b < 2; ++b)
+      CHECK(testing::worst(out, b * 3,
+                           forward(m, part(x, b * 3, 3), part(context, b * 8, 8), query_positions(b),
+                                   key_positions(b), everything)) <= 1);
+    out.setConstant(-77);
+  };
+  block.cross(x, context, 2, out);
+  check(
+      memory.reference(), [](Index) { return counted(3); }, [](Index) { return counted(8); });
+  block.cross(x, context, 2, out, table, 50, 7);
+  check(
+      memory.template reference<half_split>(narrow), [](Index) { return counted(3, 50); },
+      [](Index) { return counted(8, 7); });
+  const std::vector<Index> starts = {10, 90}, ids = {8, 6, 7, 5, 3, 0, 9, 1};
+  block.cross(x, context, 2, out, table, row_starts{starts}, ids);
+  check(
+      memory.template reference<half_split>(narrow), [](Index b) { return counted(3, b == 0 ? 10 : 90); },
+      [&](Index) { return std::vector<long long>(ids.begin(), ids.end()); });
+
+  const std::vector<int> q_offsets = {0, 1, 3}, k_offsets = {0, 5, 8}, bad = {0, 8};
+  const rows_of<T> one = x.topRows(3), one_context = context.topRows(8);
+  rows_of<T> one_out(3, 10);
+  block.cross(one, one_context, 1, one_out, table, segments<int>{std::span<const int>(q_offsets)},
+              segments<int>{std::span<const int>(k_offsets)});
+  for (Index s = 0; s < 2; ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    const reference::matrix q = part(one, q_offsets[at], q_offsets[at + 1] - q_offsets[at]),
+                            k = part(one_context, k_offsets[at], k_offsets[at + 1] - k_offsets[at]);
+    CHECK(testing::worst(one_out, q_offsets[at],
+                         forward(memory.template reference<half_split>(narrow), q, k, counted(q.rows),
+                                 counted(k.rows), everything)) <= 1);
+  }
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        block.cross(one, one_context, 1, one_out, table, segments<int>{std::span<const int>(q_offsets)},
+                    segments<int>{std::span<const int>(bad)});
+      },
+      "rope::multi_head_attention: queries and keys must have the same segments, got 2 and 1"));
+}
+
+TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copies of them") {
+  const random_block<double> memory({}, 515);
+  testing::random numbers(516);
+  rows_of<double> wide = testing::random_rows<double>(numbers, 6, 30, 2), result(6, 25);
+  const rows_of<double> x = wide.middleCols(7, 10);
+  rows_of<double> out(6, 10);
+  const multi_head_attention<double> block(memory.weights(), memory.options());
+  block.forward(x, 2, out);
+  result.setConstant(-77);
+  block.forward(wide.middleCols(7, 10), 2, result.middleCols(3, 10));
+  CHECK(result.middleCols(3, 10) == out);
+  CHECK((result.leftCols(3).array() == -77).all());
+  CHECK((result.rightCols(12).array() == -77).all());
+}
+
+TEST_CASE("a call of a block that cannot be is refused, and neither output nor cache changes") {
+  const random_block<double> memory({.context_dim = 6}, 517), self({}, 518);
+  const rows_of<double> x = rows_of<double>::Ones(6, 10), context = rows_of<double>::Ones(8, 6),
+                        wrong = rows_of<double>::Ones(6, 9);
+  rows_of<double> out = rows_of<double>::Constant(6, 10, -77), narrow_out(6, 9), short_out(5, 10);
+  const multi_head_attention<double, half_split> block(memory.weights(), memory.options()),
+      itself(self.weights(), self.options());
+  const frequency_table<double> table(narrow, 4), other(frequencies(4, 60.0), 40), wide(frequencies(8), 40);
+  kv_cache<double> cache(2, 4, 2, 6), raw(2, 20, 2, 6, 0, key_storage::raw), other_heads(2, 9, 4, 6),
+      full(2, 2, 2, 6);
+  itself.forward(x.topRows(2), cache, out.topRows(2), table);
+  itself.forward(x.topRows(2), raw, out.topRows(2), table);
+  raw.shift(0, 1, 10);
+  ring_cache<double> ring(2, {.sinks = 1, .window = 2}, 2, 6);
+  itself.forward(x.topRows(2), ring, out.topRows(2), table);
+  out.setConstant(-77);
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+    CHECK(throws_saying<E>(call, "rope::" + text));
+    CHECK((out.array() == -77).all());
+    CHECK(cache.size() == 1);
+    CHECK(raw.size() == 1);
+    CHECK(full.size() == 0);
+    CHECK(ring.next_positions()[0] == 1);
+  };
+  const std::invalid_argument invalid("");
+  const std::out_of_range range("");
+  const std::string m = "multi_head_attention: ";
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 4",
+          [&] { itself.forward(x, 4, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and -1",
+          [&] { itself.forward(x, -1, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 0",
+          [&] { itself.forward(x, 0, out); });
+  refused(invalid, m + "x must have model_dim columns, got 9 and 10", [&] { itself.forward(wrong, 2, out); });
+  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+          [&] { block.forward(x, 2, out); });
+  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+          [&] { block.cross(x, x, 2, out); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 8 and 3",
+          [&] { block.cross(x, context, 3, out); });
+  refused(invalid, m + "out must have out_dim columns, got 9 and 10",
+          [&] { itself.forward(x, 2, narrow_out); });
+  refused(invalid, m + "out and x must have the same rows, got 5 and 6",
+          [&] { itself.forward(x, 2, short_out); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { itself.forward(x, 2, out, table, 2); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { block.cross(x, context, 2, out, table, 2, 0); });
+  refused(range, m + "position 4 is outside the table's [0, 4)",
+          [&] { block.cross(x, context, 2, out, table, 0, 1); });
+  refused(invalid, m + "rotary_dim must not exceed head_dim, got 8 of 6",
+          [&] { itself.forward(x, 2, out, wide); });
+  refused(invalid, m + "ids must be [tokens] = 3 or [batch * tokens] = 6, got 2", [&] {
+    itself.forward(x, 2, out, table, std::vector<int>{0, 1});
+  });
+
+  refused(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
+          [&] { itself.forward(x, other_heads, out, table); });
+  refused(invalid, m + "the rows of x must be batch * tokens, got 5 and 2",
+          [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
+  refused(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
+          [&] { itself.forward(x, full, out, table); });
+  refused(invalid, "kv_cache: keys must meet the layout and the table they were rotated by",
+          [&] { itself.forward(x, cache, out, other); });
+  refused(invalid, "kv_cache::append: this cache rotates its keys, give the table",
+          [&] { itself.forward(x, cache, out); });
+  refused(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
+  // A raw key was shifted to 10: it is read by a table of 4 positions no more.
+  refused(range, m + "position 10 is outside the table's [0, 4)",
+          [&] { itself.forward(x, raw, out, table); });
+  refused(range, m + "position 3 is outside the table's [0, 3)",
+          [&] { itself.forward(x, cache, out, frequency_table<double>(narrow, 3)); });
+  refused(invalid, m + "counts must be in [0, tokens] = [0, 3], got 4", [&] {
+    itself.forward(x, cache, out, table, std::vector<Index>{4, 1});
+  });
+  refused(range, m + "position 3 is outside the table's [0, 3)",
+          [&] { itself.forward(x, ring, out, frequency_table<double>(narrow, 3)); });
+  multi_head_options windowed = self.options();
+  windowed.attention.window = 5;
+  refused(invalid, m + "a ring_cache is causal with a window of 2 and 1 sinks, got causal = 1, a window of 5",
+          [&] {
+            multi_head_attention<double, half_split>(self.weights(), windowed).forward(x, ring, out, table);
+          });
+}
+
+namespace {
+
+/// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys that sees(i, j), of row [first, first + count) of
+/// x to itself, [queries, heads], from the weights of a block without norms and biases.
+std::vector<testing::wide> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
+                                    Index count, const reference::sees_key& sees) {
+  const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
+    testing::wide sum = 0;
+    for (Index c = 0; c < x.cols(); ++c)
+      sum += static_cast<testing::wide>(weight(row, c)) * x(first + token, c);
+    return sum;
+  };
+  const Index dim = m.kind.head_dim, group = m.kind.heads / m.kind.kv_heads;
+  std::vector<testing::wide> sums;
+  for (Index i = 0; i < count; ++i)
+    for (Index h = 0; h < m.kind.heads; ++h) {
+      testing::wide sum = 0;
+      for (Index j = 0; j < count; ++j) {
+        if (!sees(static_cast<std::size_t>(i), static_cast<std::size_t>(j))) continue;
+        testing::wide score = 0;
+        for (Index c = 0; c < dim; ++c)
+          score += channel(m.q, i, h * dim + c) * channel(m.k, j, h / group * dim + c);
+        sum += testing::exp(score / testing::sqrt(static_cast<testing::wide>(dim)));
+      }
+      sums.push_back(testing::log(sum));
+    }
+  return sums;
+}
+
+/// Scores below 20 and sums of at most 16 keys: a hundred roundings of 40.
+bool near(double got, testing::wide exact) {
+  return testing::abs(got - exact) <= static_cast<testing::wide>(testing::block_bound<double>());
+}
+
+}  // namespace
+
+TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segments and in chunks") {
+  const random_block<double> memory({}, 527);
+  testing::random numbers(528);
+  const Index batch = 2, count = 9, heads = memory.kind.heads;
+  const rows_of<double> x = testing::random_rows<double>(numbers, batch * count, 10, 2);
+  rows_of<double> out(batch * count, 10), expected(batch * count, 10);
+  std::vector<double> sums(static_cast<std::size_t>(batch * count * heads));
+  multi_head_options options = memory.options();
+  const auto block_of = [&](const multi_head_options& o) {
+    return multi_head_attention<double, half_split>(memory.weights(), o);
+  };
+  multi_head_options reporting = options;
+  reporting.attention.log_sum_exp = sums;
+  const auto check = [&](Index row, Index first, const std::vector<testing::wide>& exact) {
+    const auto begin = static_cast<std::size_t>((row * count + first) * heads);
+    bool holds = true;
+    for (std::size_t n = 0; n < exact.size(); ++n) holds = holds && near(sums[begin + n], exact[n]);
+    CHECK(holds);
+  };
+  const auto forget = [&] { std::fill(sums.begin(), sums.end(), -77.0); };
+
+  block_of(reporting).forward(x, batch, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, causal));
+  block_of(options).forward(x, batch, expected);
+  CHECK(out == expected);
+  forget();
+  block_of(reporting).cross(x, x, batch, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, everything));
+
+  // Pairs that do not turn, so that the definition stays as it is. The segments of both rows are the same.
+  const frequency_table<double> still(frequencies::custom(Eigen::ArrayXd::Zero(2)), 40);
+  const std::vector<int> offsets = {0, 4, 4, 9};
+  forget();
+  block_of(reporting).forward(x, batch, out, still, segments<int>{std::span<const int>(offsets)});
+  for (Index b = 0; b < batch; ++b)
+    for (std::size_t s = 0; s < 3; ++s)
+      check(b, offsets[s], log_sums(memory, x, b * count + offsets[s], offsets[s + 1] - offsets[s], causal));
+
+  // A ring takes 9 tokens in chunks of 4, and every query sees its last 3 keys and the first one.
+  const auto ringed = [](std::size_t i, std::size_t j) { return j <= i && (i - j < 3 || j == 0); };
+  ring_cache<double> ring(batch, {.sinks = 1, .window = 3, .chunk = 4}, 2, 6);
+  kv_cache<double> cache(batch, 20, 2, 6);
+  forget();
+  block_of(reporting).forward(x, ring, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, ringed));
+  forget();
+  block_of(reporting).forward(x, cache, out);
+  for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, causal));
+
+  // Row 1 has 6 new tokens, which end within the second chunk.
+  const std::vector<Index> counts = {9, 6};
+  ring.clear();
+  forget();
+  block_of(reporting).forward(x, ring, out, counts);
+  check(0, 0, log_sums(memory, x, 0, 9, ringed));
+  check(1, 0, log_sums(memory, x, count, 6, ringed));
+  for (std::size_t n = static_cast<std::size_t>((count + 6) * heads); n < sums.size(); ++n)
+    CHECK(sums[n] == attention_options::no_keys);
+}
+
+TEST_CASE("a mask and a bias of a block are those of all its segments") {
+  const random_block<double> memory({}, 529);
+  testing::random numbers(530);
+  const Index count = 9;
+  const rows_of<double> x = testing::random_rows<double>(numbers, count, 10, 2);
+  rows_of<double> out(count, 10);
+  bool mask[81];
+  std::vector<float> bias(81, 0.0f);
+  for (int n = 0; n < 81; ++n) {
+    mask[n] = n % 10 == 0 || numbers.unit() > 0.3;  // a query sees itself
+    if (n % 10 != 0 && numbers.unit() < 0.2) bias[static_cast<std::size_t>(n)] = -1e31f;
+  }
+  multi_head_options options = memory.options();
+  options.attention.mask = scores(mask, 1, 1, count, count);
+  options.attention.bias = scores(bias.data(), 1, 1, count, count);
+  const frequency_table<double> table(narrow, 40);
+  const std::vector<int> offsets = {0, 4, 5, 5, 9};
+  multi_head_attention<double, half_split>(memory.weights(), options)
+      .forward(x, 1, out, table, segments<int>{std::span<const int>(offsets)});
+  for (std::size_t s = 0; s < 4; ++s) {
+    const auto first = static_cast<std::size_t>(offsets[s]);
+    const reference::matrix row = part(x, offsets[s], offsets[s + 1] - offsets[s]);
+    const auto sees = [&](std::size_t i, std::size_t j) {
+      const std::size_t n = (first + i) * 9 + first + j;
+      return j <= i && mask[n] && bias[n] == 0;
+    };
+    if (row.rows > 0)
+      CHECK(testing::worst(out, offsets[s],
+                           forward(memory.reference<half_split>(narrow), row, row, counted(row.rows),
+                                   counted(row.rows), sees)) <= 1);
+  }
+}
+
+TEST_CASE("options of attention that do not fit a call of a block are refused by name, and nothing changes") {
+  const random_block<double> memory({}, 531);
+  const rows_of<double> x = rows_of<double>::Ones(6, 10);
+  rows_of<double> out = rows_of<double>::Constant(6, 10, -77);
+  std::vector<double> sums(24, -77);
+  const std::vector<float> bias(36, 0.0f);
+  const frequency_table<double> table(narrow, 40);
+  ring_cache<double> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 6);
+  const std::vector<int> offsets = {0, 2, 6};
+  const segments<int> parts{std::span<const int>(offsets)};
+  const auto refused = [&](const auto& change, const std::string& text, const auto& call) {
+    multi_head_options options = memory.options();
+    change(options.attention);
+    const multi_head_attention<double, half_split> block(memory.weights(), options);
+    CHECK(throws_saying<std::invalid_argument>([&] { call(block); }, "rope::multi_head_attention: " + text));
+    CHECK((out.array() == -77).all());
+    CHECK(sums == std::vector<double>(24, -77));
+    CHECK(ring.next_positions()[0] == 0);
+  };
+  const auto short_sums = [&](attention_options& o) { o.log_sum_exp = std::span(sums).first(23); };
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, 2, out); });
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, ring, out, table); });
+  refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
+          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  const auto small_bias = [&](attention_options& o) { o.bias = scores(bias.data(), 1, 1, 4, 4); };
+  refused(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
+          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};
+  const std::string counted_from =
+      "the tokens of segments are counted from the start of each, the options must not list positions, "
+      "key_counts or offsets";
+  for (const int which : {0, 1, 2, 3})
+    refused(
+        [&](attention_options& o) {
+          if (which == 0) o.query_positions = list;
+          if (which == 1) o.key_positions = list;
+          if (which == 2) o.key_counts = lengths;
+          if (which == 3) o.query_offsets = ends;
+        },
+        counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#include <rope/block/weights.hpp>
+
+#include <limits>
+#include <rope/block/multi_head_attention.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+namespace {
+
+const std::vector<double> memory(1000, 0.5);
+
+projection<const double> linear(Index out, Index in, Index bias = 0) {
+  return {projection<const double>::weight_map(memory.data(), out, in), {memory.data(), bias}};
+}
+
+/// 4 query heads and 2 key heads of 6 channels, values of 3.
+multi_head_weights<double> fitting() {
+  return {.q = linear(24, 10), .k = linear(12, 8), .v = linear(6, 8), .o = linear(9, 12)};
+}
+const multi_head_options four_on_two = {.heads = 4, .kv_heads = 2};
+
+}  // namespace
+
+TEST_CASE("the sizes of a block are those of its weights") {
+  const multi_head_attention<double> block(fitting(), four_on_two);
+  const multi_head_shape& shape = block.shape();
+  CHECK(shape.model_dim == 10);
+  CHECK(shape.context_dim == 8);
+  CHECK(shape.out_dim == 9);
+  CHECK(shape.heads == 4);
+  CHECK(shape.kv_heads == 2);
+  CHECK(shape.head_dim == 6);
+  CHECK(shape.value_dim == 3);
+  CHECK(multi_head_attention<double>(
+            {.q = linear(8, 4), .k = linear(8, 4), .v = linear(8, 4), .o = linear(4, 8)}, {.heads = 4})
+            .shape()
+            .kv_heads == 4);
+}
+
+TEST_CASE("a projection maps the memory it is given") {
+  const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, bias = {7, 8};
+  const projection<const float> with(weight.data(), 2, 3, bias.data()), without(weight.data(), 2, 3);
+  CHECK(with.weight.data() == weight.data());
+  CHECK(with.weight(1, 0) == 4);
+  CHECK(with.bias(1) == 8);
+  CHECK(without.bias.size() == 0);
+  CHECK(projection<const float>().weight.size() == 0);
+}
+
+TEST_CASE("weights that do not fit each other are refused") {
+  const auto refused = [](const std::string& rule, const auto& change) {
+    multi_head_weights<double> weights = fitting();
+    multi_head_options options = four_on_two;
+    const auto build = [&](const multi_head_weights<double>& w) {
+      multi_head_attention<double> block(w, options);
+    };
+    CHECK_NOTHROW(build(weights));
+    CHECK(throws_saying<std::invalid_argument>([&] { build(change(options)); }, "rope::" + rule));
+  };
+  using options_type = multi_head_options;
+  const auto with = [](const auto& q, const auto& k, const auto& v, const auto& o) {
+    return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o};
+  };
+  const auto q = linear(24, 10), k = linear(12, 8), v = linear(6, 8), o = linear(9, 12);
+  const std::string block = "multi_head_attention: ";
+  refused(block + "heads must divide the rows of the q weight, got 25 and 4",
+          [&](options_type&) { return with(linear(25, 10), k, v, o); });
+  refused(block + "heads must divide the rows of the q weight, got 0 and 4",
+          [&](options_type&) { return with(linear(0, 10), k, v, o); });
+  refused(block + "the k weight must have kv_heads * head_dim rows, got 24 and 12",
+          [&](options_type&) { return with(q, linear(24, 8), v, o); });
+  refused(block + "kv_heads must divide the rows of the v weight, got 7 and 2",
+          [&](options_type&) { return with(q, k, linear(7, 8), o); });
+  refused(block + "the k and v weights must have the same columns, got 8 and 9",
+          [&](options_type&) { return with(q, k, linear(6, 9), o); });
+  refused(block + "the o weight must have heads * value_dim columns, got 24 and 12",
+          [&](options_type&) { return with(q, k, v, linear(9, 24)); });
+  refused(block + "the q bias must be empty or have the rows of its weight, got 23 and 24",
+          [&](options_type&) { return with(linear(24, 10, 23), k, v, o); });
+  refused(block + "the k bias must be empty or have the rows of its weight, got 24 and 12",
+          [&](options_type&) { return with(q, linear(12, 8, 24), v, o); });
+  refused(block + "the v bias must be empty or have the rows of its weight, got 1 and 6",
+          [&](options_type&) { return with(q, k, linear(6, 8, 1), o); });
+  refused(block + "the o bias must be empty or have the rows of its weight, got 12 and 9",
+          [&](options_type&) { return with(q, k, v, linear(9, 12, 12)); });
+  refused(block + "q_norm must be empty or have head_dim weights, got 24 and 6", [&](options_type&) {
+    return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .q_norm = {memory.data(), 24}};
+  });
+  refused(block + "k_norm must be empty or have head_dim weights, got 12 and 6", [&](options_type&) {
+    return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .k_norm = {memory.data(), 12}};
+  });
+
+  const auto options_refused = [&](const std::string& rule, const auto& change) {
+    refused(rule, [&](options_type& options) {
+      change(options);
+      return fitting();
+    });
+  };
+  options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and 3",
+                  [](options_type& x) { x.kv_heads = 3; });
+  options_refused(block + "heads must be given in the options, got 0 for ",
+                  [](options_type& x) { x.heads = 0; });
+  options_refused(block + "heads must be a positive multiple of kv_heads, got 4 and -2",
+                  [](options_type& x) { x.kv_heads = -2; });
+  options_refused(block + "norm_epsilon must be finite and not negative, norm_offset finite, got -1",
+                  [](options_type& x) { x.norm_epsilon = -1; });
+  options_refused(block + "norm_epsilon must be finite and not negative, norm_offset finite, got ",
+                  [](options_type& x) { x.norm_offset = std::numeric_limits<double>::infinity(); });
+  options_refused(block + "window must not be negative, got -1",
+                  [](options_type& x) { x.attention.window = -1; });
+  options_refused(block + "scale must be finite and softcap finite and not negative, got 0 and -2",
+                  [](options_type& x) { x.attention.softcap = -2; });
+  options_refused(block + "scale and softcap must be 0 or of a magnitude in [",
+                  [](options_type& x) { x.attention.softcap = 1e-310; });
+}

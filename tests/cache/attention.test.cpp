@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: MIT
+#include <rope/cache/attention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/decoder_reference.hpp"
+#include "support/decoder_step.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+/// Caches under random histories, against lists of tokens.
+
+namespace {
+
+using namespace rope;
+using namespace decoder_step;
+using testing::throws_saying;
+
+template <class Layout, class T, class C>
+class history {
+ public:
+  history(std::uint32_t seed, std::size_t heads, key_storage storage, const frequencies& f, double softcap)
+      : generator_(seed),
+        m_(model_of<Layout>(heads, f, softcap)),
+        table_(f, -400, 400),
+        cache_(2, capacity, 2, 8, 5, storage),
+        rows_(2) {}
+
+  /// Appends some tokens to every row and attends to everything.
+  void append(const std::vector<std::size_t>& counts, Index window) {
+    rows added(2);
+    for (std::size_t b = 0; b < 2; ++b) {
+      long long next = 0;
+      for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
+      CHECK(cache_.next_positions()[b] == (rows_[b].empty() ? 0 : next_of(b)));
+      for (std::size_t i = 0; i < counts[b]; ++i) {
+        added[b].push_back(reference::random_token(
+            generator_, m_, next_of(b), [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        rows_[b].push_back(added[b].back());
+      }
+    }
+    step<T> now(m_, added);
+    if (cache_.storage() == key_storage::raw)
+      cache_.append(now.keys(), now.values(), now.counts);
+    else
+      cache_.template append<Layout>(now.keys(), now.values(), table_, now.counts);
+    check_contents();
+    attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window, .softcap = m_.softcap},
+                      now.counts);
+    const double bound =
+        reference::decoder_bound<T, C>(m_, capacity, turns_, cache_.storage() == key_storage::rotated);
+    CHECK(
+        now.worst(
+            bound, added,
+            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added[b][i].position, window, 0); },
+            [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+  }
+  void shift(std::size_t b, std::size_t first, std::size_t last, long long delta) {
+    for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
+    cache_.template shift<Layout>(index(first), index(last), delta, table_, batch_row{index(b)});
+    ++turns_;
+  }
+  void remove(std::size_t b, std::size_t first, std::size_t last) {
+    rows_[b].erase(rows_[b].begin() + static_cast<long>(first), rows_[b].begin() + static_cast<long>(last));
+    cache_.remove(index(first), index(last), batch_row{index(b)});
+  }
+  void truncate(std::size_t b, std::size_t size) {
+    rows_[b].resize(size);
+    cache_.truncate(index(size), batch_row{index(b)});
+  }
+  std::size_t size(std::size_t b) const { return rows_[b].size(); }
+  std::size_t below(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(generator_() % n); }
+
+  static constexpr Index capacity = 40;
+
+ private:
+  static Index index(std::size_t i) { return static_cast<Index>(i); }
+  long long next_of(std::size_t b) const {
+    long long next = rows_[b].empty() ? 0 : rows_[b][0].position + 1;
+    for (const auto& token : rows_[b]) next = (std::max)(next, token.position + 1);
+    return next;
+  }
+  void check_contents() const {
+    for (std::size_t b = 0; b < 2; ++b) {
+      CHECK(cache_.size(index(b)) == index(size(b)));
+      const auto positions = cache_.positions(index(b));
+      const auto values = cache_.values(index(b));
+      bool same = positions.size() == size(b);
+      for (std::size_t t = 0; same && t < size(b); ++t) {
+        same = same && positions[t] == rows_[b][t].position;
+        for (std::size_t d = 0; d < m_.kv_heads * m_.value_dim; ++d)
+          same = same && static_cast<double>(values.at(
+                             0, index(t), index(d / m_.value_dim))[d % m_.value_dim]) == rows_[b][t].v[d];
+      }
+      CHECK(same);
+    }
+  }
+
+  std::mt19937 generator_;
+  reference::model m_;
+  frequency_table<entry<T>> table_;
+  kv_cache<C> cache_;
+  rows rows_;
+  long turns_ = 0;
+};
+
+/// A decoder that appends, rolls back, forgets and shifts at random.
+template <class Layout, class T, class C>
+void check_history(std::uint32_t seed) {
+  const std::size_t heads = seed % 2 == 0 ? 2 : 6;
+  const key_storage storage = seed % 3 == 0 ? key_storage::raw : key_storage::rotated;
+  const double softcap = seed % 4 == 3 ? 1.5 : 0;
+  const frequencies louder = frequencies::custom(plain.inv_freq(), 1.25);
+  history<Layout, T, C> decoder(seed, heads, storage, seed % 5 == 1 ? louder : plain, softcap);
+  const Index window = seed % 2 == 0 ? 0 : 6;
+  CAPTURE(seed, testing::name_of<Layout>, heads, window, storage == key_storage::raw);
+  decoder.append({5, 9}, window);
+  for (int i = 0; i < 14; ++i) {
+    const std::size_t b = decoder.below(2), size = decoder.size(b);
+    const std::size_t first = decoder.below(size + 1), last = first + decoder.below(size - first + 1);
+    switch (decoder.below(5)) {
+      case 0:
+        decoder.truncate(b, size - decoder.below((std::min)(size, std::size_t{4}) + 1));
+        break;
+      case 1:
+        decoder.remove(b, first, last);
+        break;
+      case 2:
+        decoder.shift(b, first, last, static_cast<long long>(decoder.below(13)) - 6);
+        break;
+      default:
+        const auto more = [&](std::size_t row) {
+          return decoder.below(
+              1 + (std::min)(std::size_t{4}, static_cast<std::size_t>(decoder.capacity) - decoder.size(row)));
+        };
+        const std::size_t zero = more(0), one = more(1);
+        decoder.append({zero, one}, window);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention to a cache follows the definition through any history", "",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<float, Eigen::half>), (testing::types<float, Eigen::bfloat16>),
+                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
+  const std::uint32_t seed = GENERATE(range(0u, 30u));
+  check_history<half_split, typename TestType::channel, typename TestType::entry>(seed);
+  check_history<interleaved, typename TestType::channel, typename TestType::entry>(seed + 1000);
+}
+
+namespace {
+
+/// Memory for calls whose numbers do not matter.
+struct tokens_of_ones {
+  std::vector<float> memory = std::vector<float>(4096, 1.0f), result = std::vector<float>(4096, -77.0f);
+  head_view<const float> q(Index batch, Index tokens, Index heads = 4, Index dim = 8) const {
+    return bshd(memory.data(), batch, tokens, heads, dim);
+  }
+  head_view<float> out(Index batch, Index tokens, Index heads = 4, Index dim = 5) {
+    return bshd(result.data(), batch, tokens, heads, dim);
+  }
+  bool untouched() const { return result == std::vector<float>(result.size(), -77.0f); }
+};
+
+}  // namespace
+
+TEST_CASE("a call that a cache cannot answer is refused and nothing is written") {
+  tokens_of_ones x;
+  const frequency_table<> table(plain, 40), other(frequencies(6, 50.0), 40), small(plain, 3),
+      wide(frequencies(10), 40);
+  kv_cache<float> rotated(2, 10, 2, 8, 5), given(2, 10, 2, 8, 5), raw(2, 10, 2, 8, 5, key_storage::raw);
+  rotated.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table);
+  given.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
+  raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
+  const auto refused = [&]<class E>(E, const char* text, const auto& call) {
+    CHECK(throws_saying<E>(call, std::string("rope::") + text));
+    CHECK(x.untouched());
+  };
+  const std::invalid_argument invalid("");
+  const std::out_of_range range("");
+  const attention_options none;
+  const auto counts = [](Index a, Index b) { return std::vector<Index>{a, b}; };
+
+  refused(invalid, "attention: q and the cache must have the same batch, got 1 and 2",
+          [&] { attention<half_split>(x.q(1, 1), rotated, x.out(1, 1), table); });
+  refused(invalid, "attention: q and out must have the same tokens, got 1 and 2",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 2), table); });
+  refused(invalid, "attention: q.heads must be a multiple of k.heads, got 3 and 2",
+          [&] { attention<half_split>(x.q(2, 1, 3), rotated, x.out(2, 1, 3), table); });
+  refused(invalid, "attention: q and k must have the same head_dim, got 6 and 8",
+          [&] { attention<half_split>(x.q(2, 1, 4, 6), rotated, x.out(2, 1), table); });
+  refused(invalid, "attention: v and out must have the same head_dim, got 5 and 8",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1, 4, 8), table); });
+  refused(invalid,
+          "attention: queries must be appended before they attend; q.tokens and size are, got 5 and 4",
+          [&] { attention<half_split>(x.q(2, 5), rotated, x.out(2, 5), table); });
+  refused(invalid, "attention: counts must be [batch] = 2, got 1", [&] {
+    attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, std::vector<Index>{1});
+  });
+  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got 2",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(1, 2)); });
+  refused(invalid, "attention: counts must be in [0, tokens] = [0, 1], got -1",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, counts(-1, 1)); });
+  refused(invalid, "attention: window must not be negative, got -1",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
+
+  // Tables and layouts.
+  const std::string mixed = "kv_cache: keys must meet the layout and the table they were rotated by, got ";
+  refused(invalid, (mixed + "table ").c_str(),
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
+  refused(invalid, (mixed + "their table in another layout").c_str(),
+          [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
+  refused(invalid, (mixed + "a table for keys that came rotated").c_str(),
+          [&] { attention<half_split>(x.q(2, 1), given, x.out(2, 1), table); });
+  refused(invalid, "attention: this cache stores raw keys, give the layout and the table",
+          [&] { attention(x.q(2, 1), raw, x.out(2, 1)); });
+  refused(range, "attention: position 3 is outside the table's [0, 3)",
+          [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), small); });
+  refused(range, "attention: position 0 is outside the table's [2, 9)",
+          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), frequency_table<>(plain, 2, 9)); });
+  refused(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
+          [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
+
+  // What is too small for float is found before a row is written, whatever the row.
+  kv_cache<float> uneven(2, 10, 2, 8, 5), uneven_raw(2, 10, 2, 8, 5, key_storage::raw);
+  uneven.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table, counts(2, 4));
+  uneven_raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5), counts(2, 4));
+  for (const auto* cache : {&uneven, &uneven_raw})
+    refused(invalid, "attention: scale and softcap must be 0 or of a magnitude in [", [&] {
+      attention<half_split>(x.q(2, 4), *cache, x.out(2, 4), table, {.softcap = 1e-300}, counts(2, 4));
+    });
+
+  // Rings.
+  ring_cache<float> ring(2, {.sinks = 1, .window = 3, .chunk = 2}, 2, 8, 5);
+  ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
+  refused(invalid,
+          "attention: keys that the query at 4, one of 3, sees were overwritten, the cache takes at most "
+          "chunk = 2 queries at a time",
+          [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
+  refused(invalid,
+          "attention: keys that the query at 1, one of 7, sees were overwritten, the cache takes at most "
+          "chunk = 2 queries at a time",
+          [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
+  refused(invalid,
+          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 0, a window of 0 "
+          "and 0 sinks",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.causal = false}); });
+  refused(invalid,
+          "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 1, a window of 2 "
+          "and 0 sinks",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
+  refused(invalid, "ring_cache: keys must meet the layout and the table they were rotated by, got table ",
+          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
+  ring_cache<float> relative(2, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 2, 8, 5,
+                             key_storage::raw);
+  relative.append(x.q(2, 7, 2), x.q(2, 7, 2, 5));
+  refused(range, "attention: position 3 is outside the table's [0, 3)",
+          [&] { attention<half_split>(x.q(2, 1), relative, x.out(2, 1), small); });
+
+  // Each of the calls above, without its mistake.
+  attention<half_split>(x.q(2, 4), rotated, x.out(2, 4), table);
+  attention(x.q(2, 1), given, x.out(2, 1));
+  attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table);
+  attention<half_split>(x.q(2, 1), relative, x.out(2, 1), frequency_table<>(plain, 4));
+  CHECK(!x.untouched());
+}
+
+TEST_CASE("a cache of rotated keys and the views of it give the same bits") {
+  const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5),
+                           q = testing::random_channels<float>(2 * 4 * 6 * 8, 6);
+  kv_cache<float> cache(2, 12, 2, 8);
+  cache.append(bshd(k.data(), 2, 9, 2, 8), bshd(k.data(), 2, 9, 2, 8));
+  std::vector<float> by_cache(q.size()), by_views(q.size());
+  const attention_options options{.window = GENERATE(0, 3), .softcap = GENERATE(0.0, 2.0)};
+  attention(bshd(q.data(), 2, 4, 6, 8), cache, bshd(by_cache.data(), 2, 4, 6, 8), options);
+  attention(bshd(q.data(), 2, 4, 6, 8), cache.keys(), cache.values(), bshd(by_views.data(), 2, 4, 6, 8),
+            options);
+  CHECK(by_cache == by_views);
+}
+
+namespace {
+
+/// Runs every piece on the calling thread, last first.
+struct backwards {
+  Index threads() const { return 2; }
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = count; i > 0; --i) body(i - 1);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, for every storage") {
+  const Index batch = 2, keys = 11, queries = 3, heads = 6;
+  testing::random numbers(700);
+  const auto some = [&](Index count) {
+    std::vector<float> x(static_cast<std::size_t>(count));
+    for (float& value : x)
+      value = static_cast<float>(static_cast<Eigen::bfloat16>(static_cast<float>(numbers.unit() - 0.5)));
+    return x;
+  };
+  const std::vector<float> k = some(batch * keys * 2 * 8), v = some(batch * keys * 2 * 5),
+                           q = some(batch * queries * heads * 8), bias = some(batch * heads * queries * keys),
+                           logits = some(heads);
+  std::vector<char> mask(static_cast<std::size_t>(batch * queries * keys));
+  for (char& visible : mask) visible = numbers.unit() < 0.7 ? 1 : 0;
+  const frequency_table<> table(plain, 20);
+  attention_options options{.sinks = 1};
+  options.window = GENERATE(0, 4);
+  options.bias = scores(bias.data(), batch, heads, queries, keys);
+  options.mask = scores(reinterpret_cast<const bool*>(mask.data()), batch, 1, queries, keys);
+  options.sink_logits = logits;
+
+  const auto key_view = bshd(k.data(), batch, keys, 2, 8);
+  const auto value_view = bshd(v.data(), batch, keys, 2, 5);
+  const auto query_view = bshd(q.data(), batch, queries, heads, 8);
+  struct result {
+    std::vector<float> out = std::vector<float>(2 * 3 * 6 * 5, -77.0f);
+    std::vector<double> sums = std::vector<double>(2 * 3 * 6, -77.0);
+    head_view<float> view() { return bshd(out.data(), 2, 3, 6, 5); }
+  };
+  result expected;
+  options.log_sum_exp = expected.sums;
+  attention<half_split>(query_view, key_view, value_view, expected.view(), table, options);
+
+  const auto check = [&](auto cache, const auto& threads) {
+    if (cache.storage() == key_storage::raw)
+      cache.append(key_view, value_view);
+    else
+      cache.template append<half_split>(key_view, value_view, table);
+    result got;
+    options.log_sum_exp = got.sums;
+    attention<half_split>(query_view, cache, got.view(), table, options, {}, threads);
+    double out_error = 0, sum_error = 0;
+    for (std::size_t i = 0; i < got.out.size(); ++i)
+      out_error = (std::max)(
+          out_error, std::abs(static_cast<double>(got.out[i]) - static_cast<double>(expected.out[i])));
+    for (std::size_t i = 0; i < got.sums.size(); ++i)
+      sum_error = (std::max)(
+          sum_error, got.sums[i] == expected.sums[i] ? 0.0 : std::abs(got.sums[i] - expected.sums[i]));
+    // Channels below 0.5 and at most 11 keys: sums of a few roundings of numbers below 1.
+    CHECK(out_error <= 200 * 0x1p-24);
+    CHECK(sum_error <= 200 * 0x1p-24);
+    // Without a place for sums, those of ring_positions::cache are copied head by head; the others are not.
+    options.log_sum_exp = {};
+    result alone;
+    attention<half_split>(query_view, cache, alone.view(), table, options, {}, threads);
+    for (std::size_t i = 0; i < got.out.size(); ++i)
+      CHECK(std::abs(alone.out[i] - expected.out[i]) <= 200 * 0x1p-24f);
+  };
+  check(kv_cache<float>(batch, 20, 2, 8, 5), this_thread{});
+  check(kv_cache<float>(batch, 20, 2, 8, 5), backwards{});
+  check(kv_cache<float>(batch, 20, 2, 8, 5, key_storage::raw), this_thread{});
+  check(kv_cache<Eigen::bfloat16>(batch, 20, 2, 8, 5, key_storage::raw), backwards{});
+}
+
+TEST_CASE("queries of a row beyond its count have no keys") {
+  tokens_of_ones x;
+  kv_cache<float> cache(2, 10, 2, 8, 5);
+  cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 1});
+  std::vector<double> sums(2 * 3 * 4, -77);
+  attention_options options;
+  options.log_sum_exp = sums;
+  attention(x.q(2, 3), cache, x.out(2, 3), options, std::vector<Index>{3, 1});
+  for (std::size_t b = 0; b < 2; ++b)
+    for (std::size_t t = 0; t < 3; ++t)
+      for (std::size_t h = 0; h < 4; ++h)
+        CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (b == 1 && t > 0));
+}
+
+TEST_CASE("options that a cache decides are refused") {
+  tokens_of_ones x;
+  kv_cache<float> cache(1, 10, 2, 8, 5);
+  cache.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
+  ring_cache<float> ring(1, {.window = 3}, 2, 8, 5);
+  ring.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
+  const std::vector<std::int64_t> list = {0, 1, 2, 3};
+  const std::vector<float> bias(16);
+  const auto refused = [&](const char* text, const auto& with, const auto& change) {
+    attention_options options;
+    change(options);
+    CHECK(throws_saying<std::invalid_argument>([&] { attention(x.q(1, 1), with, x.out(1, 1), options); },
+                                               std::string("rope::attention: ") + text));
+    CHECK(x.untouched());
+  };
+  const char* positions = "a cache has its own positions, counts and rows, the options must not list any";
+  refused(positions, cache, [&](auto& o) { o.query_positions = {list.data(), 1}; });
+  refused(positions, cache, [&](auto& o) { o.key_positions = list; });
+  refused(positions, cache, [&](auto& o) { o.query_counts = {list.data() + 1, 1}; });
+  refused(positions, cache, [&](auto& o) { o.key_counts = {list.data() + 1, 1}; });
+  refused(positions, ring, [&](auto& o) { o.query_offsets = {list.data(), 2}; });
+  refused("dropout is for training, a cache is not, got 0.5", cache, [](auto& o) { o.dropout = 0.5; });
+  refused("the keys of a ring_cache have no order that a bias or a mask could follow", ring,
+          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+  refused("a ring_cache is causal with a window of 3 and 0 sinks, got causal = 1, a window of 0 and 2 sinks",
+          ring, [](auto& o) { o.sinks = 2; });
+  refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
+          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+  refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
+    o.sink_logits = {bias.data(), 3};
+  });
+}
+
+TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views") {
+  const std::vector<float> k = testing::random_channels<float>(2 * 7 * 2 * 8, 31),
+                           q = testing::random_channels<float>(2 * 3 * 4 * 8, 32);
+  const frequency_table<> table(plain, 20);
+  const auto keys = bshd(k.data(), 2, 7, 2, 8), queries = bshd(q.data(), 2, 3, 4, 8);
+  std::vector<float> out(q.size()), expected_out(q.size());
+  std::vector<double> sums(2 * 3 * 4, -77), expected(sums);
+  attention_options options;
+  options.log_sum_exp = expected;
+  attention<half_split>(queries, keys, keys, bshd(expected_out.data(), 2, 3, 4, 8), table, options);
+  options.log_sum_exp = sums;
+  const double largest = 4 * 4 * std::sqrt(8.0);  // the largest score of channels below 4 is 128 / sqrt(8)
+  for (const ring_positions positions : {ring_positions::sequence, ring_positions::cache}) {
+    ring_cache<float> ring(2, {.sinks = 1, .window = 8, .chunk = 3, .positions = positions}, 2, 8, 0,
+                           key_storage::raw);
+    ring.append(keys, keys);
+    attention<half_split>(queries, ring, bshd(out.data(), 2, 3, 4, 8), table, options);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      CHECK(std::abs(sums[i] - expected[i]) <= 20 * 0x1p-24 * largest);
+    std::fill(sums.begin(), sums.end(), -77);
+  }
+}

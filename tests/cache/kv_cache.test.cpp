@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: MIT
+#include <rope/cache/kv_cache.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <rope/rotation/rotate.hpp>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using namespace attention_call;
+using rope::kv_cache;
+using testing::throws_saying;
+
+namespace {
+
+/// What a read-only view shows, read element by element.
+template <class T>
+tensor contents(const rope::head_view<const T>& x) {
+  tensor result(x.batch, x.tokens, x.heads, x.head_dim);
+  for_each_element(result, [&](long b, long t, long h, long d) {
+    result(b, t, h, d) =
+        static_cast<double>(x.data[b * x.batch_stride + t * x.token_stride + h * x.head_stride + d]);
+  });
+  return result;
+}
+
+/// Tokens [first, last).
+tensor part(const tensor& x, long first, long last) {
+  tensor result(x.batch, last - first, x.heads, x.dim);
+  for_each_element(result,
+                   [&](long b, long t, long h, long d) { result(b, t, h, d) = x(b, first + t, h, d); });
+  return result;
+}
+
+/// Keys and values of 11 tokens, two rows, three heads.
+template <class T>
+struct sequence {
+  tensor keys, values;
+
+  explicit sequence(std::uint32_t seed = 61) : keys(2, 11, 3, 5), values(2, 11, 3, 4) {
+    std::mt19937 generator(seed);
+    keys = random<T>(generator, keys);
+    values = random<T>(generator, values);
+  }
+  void append_to(kv_cache<T>& cache, long first, long last, axes order = axes::bshd) const {
+    const tensor k = part(keys, first, last), v = part(values, first, last);
+    const std::vector<T> k_memory = stored<T>(k, order), v_memory = stored<T>(v, order);
+    cache.append(view(k_memory, k, order), view(v_memory, v, order));
+  }
+  void check(const kv_cache<T>& cache, long size) const {
+    CHECK(cache.size() == size);
+    CHECK(same_bits(contents(cache.keys()), part(keys, 0, size)));
+    CHECK(same_bits(contents(cache.values()), part(values, 0, size)));
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and strides", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const sequence<TestType> tokens;
+  const long piece = GENERATE(1, 2, 3, 4, 5, 6, 10, 11);
+  const axes order = GENERATE(axes::bshd, axes::bhsd, axes::sbhd);
+  CAPTURE(piece);
+  kv_cache<TestType> cache(2, 13, 3, 5, 4);
+  for (long first = 0; first < 11; first += piece) {
+    tokens.append_to(cache, first, (std::min)(first + piece, 11L), order);
+    tokens.check(cache, (std::min)(first + piece, 11L));
+  }
+  CHECK(cache.capacity() == 13);
+}
+
+TEST_CASE("appended views may be windows of larger buffers") {
+  const sequence<float> tokens;
+  tensor packed(2, 11, 8, 6, unwritten);  // k in heads 1 .. 3, v in heads 4 .. 6, with channels to spare
+  for_each_element(tokens.keys, [&](long b, long t, long h, long d) {
+    packed(b, t, 1 + h, 1 + d) = tokens.keys(b, t, h, d);
+  });
+  for_each_element(tokens.values, [&](long b, long t, long h, long d) {
+    packed(b, t, 4 + h, 2 + d) = tokens.values(b, t, h, d);
+  });
+  std::vector<float> memory = stored<float>(packed);
+  const rope::head_view<float> all = view(memory, packed);
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  cache.append(all.head_range(1, 3).channels(1, 5).token_range(0, 4),
+               rope::head_view<const float>(all.head_range(4, 3).channels(2, 4).token_range(0, 4)));
+  cache.append(all.head_range(1, 3).channels(1, 5).token_range(4, 7),
+               all.head_range(4, 3).channels(2, 4).token_range(4, 7));
+  tokens.check(cache, 11);
+}
+
+TEST_CASE("values have as many channels as keys unless told otherwise") {
+  const kv_cache<float> same(1, 4, 2, 6), other(1, 4, 2, 6, 3);
+  CHECK(same.keys().head_dim == 6);
+  CHECK(same.values().head_dim == 6);
+  CHECK(other.keys().head_dim == 6);
+  CHECK(other.values().head_dim == 3);
+}
+
+TEST_CASE("a cache shows its tokens read only") {
+  STATIC_REQUIRE(
+      std::is_same_v<decltype(std::declval<kv_cache<float>&>().keys()), rope::head_view<const float>>);
+  STATIC_REQUIRE(
+      std::is_same_v<decltype(std::declval<kv_cache<float>&>().values()), rope::head_view<const float>>);
+}
+
+TEST_CASE("stored tokens stay where they are while a cache fills") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 1);
+  const auto keys = cache.keys(), values = cache.values();
+  tokens.append_to(cache, 1, 11);
+  CHECK(cache.keys().data == keys.data);
+  CHECK(cache.values().data == values.data);
+  CHECK(cache.keys().token_stride == keys.token_stride);
+  CHECK(same_bits(contents(keys), part(tokens.keys, 0, 1)));
+  cache.clear();
+  CHECK(cache.keys().data == keys.data);
+}
+
+TEST_CASE("the keys of one head are contiguous") {
+  const kv_cache<float> cache(2, 11, 3, 5, 4);
+  CHECK(cache.keys().token_stride == 5);
+  CHECK(cache.values().token_stride == 4);
+}
+
+TEST_CASE("tokens that do not fit are refused and nothing is written") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 7, 3, 5, 4);
+  CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 0, 8); },
+                                         "kv_cache::append: 8 tokens do not fit, the cache holds 0 of 7"));
+  tokens.check(cache, 0);
+  tokens.append_to(cache, 0, 5);
+  CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 5, 8); },
+                                         "kv_cache::append: 3 tokens do not fit, the cache holds 5 of 7"));
+  tokens.check(cache, 5);
+  tokens.append_to(cache, 5, 7);
+  CHECK_THROWS_AS(tokens.append_to(cache, 7, 8), std::length_error);
+  tokens.append_to(cache, 7, 7);
+  tokens.check(cache, 7);
+
+  // Not even into the memory behind the last token.
+  cache.truncate(3);
+  const std::vector<float> behind(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0));
+  CHECK_THROWS_AS(sequence<float>(62).append_to(cache, 0, 5), std::length_error);
+  CHECK(std::vector<float>(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0)) == behind);
+}
+
+TEST_CASE("keys and values of another shape are refused and nothing is written") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 2);
+  const std::vector<float> memory(1000);
+  const auto k = rope::bshd(memory.data(), 2, 4, 3, 5);
+  const auto v = rope::bshd(memory.data(), 2, 4, 3, 4);
+  const auto refused = [&](auto keys, auto values, const std::string& rule) {
+    CHECK(throws_saying<std::invalid_argument>([&] { cache.append(keys, values); },
+                                               "kv_cache::append: " + rule));
+    tokens.check(cache, 2);
+  };
+  const auto at = [&](long b, long t, long h, long d) { return rope::bshd(memory.data(), b, t, h, d); };
+  refused(at(1, 4, 3, 5), v, "k must be [2, tokens, 3, 5], got [1, 4, 3, 5]");
+  refused(at(2, 4, 6, 5), v, "k must be [2, tokens, 3, 5], got [2, 4, 6, 5]");
+  refused(at(2, 4, 3, 4), v, "k must be [2, tokens, 3, 5], got [2, 4, 3, 4]");
+  refused(k, at(3, 4, 3, 4), "v must be [2, tokens, 3, 4], got [3, 4, 3, 4]");
+  refused(k, at(2, 4, 1, 4), "v must be [2, tokens, 3, 4], got [2, 4, 1, 4]");
+  refused(k, at(2, 4, 3, 5), "v must be [2, tokens, 3, 4], got [2, 4, 3, 5]");
+  refused(k, at(2, 3, 3, 4), "k and v must have the same tokens, got 4 and 3");
+  refused(at(2, 5, 3, 5), v, "k and v must have the same tokens, got 5 and 4");
+  rope::head_view<const float> negative = k;
+  negative.tokens = -1;
+  refused(negative, v, "the extents of a view must not be negative, got [2, -1, 3, 5]");
+}
+
+TEST_CASE("truncation forgets the newest tokens and makes room for others") {
+  const sequence<float> tokens, guessed(62);
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 5);
+  guessed.append_to(cache, 5, 11);
+  cache.truncate(5);
+  tokens.check(cache, 5);
+  guessed.append_to(cache, 5, 7);
+  cache.truncate(6);
+  cache.truncate(6);
+  cache.truncate(5);
+  tokens.append_to(cache, 5, 11);
+  tokens.check(cache, 11);
+}
+
+TEST_CASE("truncation to more than is stored or below zero is refused") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 5);
+  CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(6); },
+                                         "kv_cache::truncate: size must be in [0, 5], got 6"));
+  CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(-1); },
+                                         "kv_cache::truncate: size must be in [0, 5], got -1"));
+  tokens.check(cache, 5);
+  cache.truncate(0);
+  tokens.check(cache, 0);
+}
+
+TEST_CASE("a cleared cache is empty and as large as before") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 11);
+  cache.clear();
+  tokens.check(cache, 0);
+  CHECK(cache.capacity() == 11);
+  tokens.append_to(cache, 0, 11);
+  tokens.check(cache, 11);
+}
+
+TEST_CASE("a copy of a cache grows on its own") {
+  const sequence<float> tokens, others(62);
+  kv_cache<float> cache(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 5);
+  kv_cache<float> copy = cache;
+  others.append_to(copy, 5, 11);
+  tokens.append_to(cache, 5, 11);
+  tokens.check(cache, 11);
+  CHECK(same_bits(contents(copy.keys().token_range(5, 6)), part(others.keys, 5, 11)));
+  CHECK(same_bits(contents(copy.keys().token_range(0, 5)), part(tokens.keys, 0, 5)));
+}
+
+TEST_CASE("a cache without capacity, rows, heads or channels holds nothing") {
+  kv_cache<float> cache(2, 0, 3, 5, 4);
+  CHECK(cache.size() == 0);
+  CHECK(cache.keys().size() == 0);
+  const std::vector<float> memory(2 * 3 * 5);
+  CHECK_THROWS_AS(cache.append(rope::bshd(memory.data(), 2, 1, 3, 5), rope::bshd(memory.data(), 2, 1, 3, 4)),
+                  std::length_error);
+  cache.append(rope::bshd(memory.data(), 2, 0, 3, 5), rope::bshd(memory.data(), 2, 0, 3, 4));
+  cache.truncate(0);
+  cache.clear();
+  CHECK(cache.size() == 0);
+
+  for (kv_cache<float> none :
+       {kv_cache<float>(0, 4, 3, 5), kv_cache<float>(2, 4, 0, 5), kv_cache<float>(2, 4, 3, 0)}) {
+    const auto k = none.keys();
+    const rope::head_view<const float> token = rope::bshd(memory.data(), k.batch, 1, k.heads, k.head_dim);
+    none.append(token, token);
+    CHECK(none.size() == 1);
+    CHECK(none.keys().size() == 0);
+  }
+}
+
+TEST_CASE("extents that are negative or exceed the address space are refused") {
+  CHECK(throws_saying<std::invalid_argument>([] { kv_cache<float>(1, -4, 2, 8); },
+                                             "kv_cache: extents must not be negative, got [1, -4, 2, 8]"));
+  CHECK_THROWS_AS(kv_cache<float>(-1, 4, 2, 8), std::invalid_argument);
+  CHECK_THROWS_AS(kv_cache<float>(1, 4, -2, 8), std::invalid_argument);
+  CHECK_THROWS_AS(kv_cache<float>(1, 4, 2, -8), std::invalid_argument);
+  CHECK_THROWS_AS(kv_cache<float>(1, 4, 2, 8, -8), std::invalid_argument);
+  // Also where another extent is 0 or far too large.
+  CHECK_THROWS_AS(kv_cache<float>(0, -4, 2, 8), std::invalid_argument);
+
+  const rope::Index huge = (std::numeric_limits<rope::Index>::max)();
+  CHECK(throws_saying<std::length_error>(
+      [] { kv_cache<float>(1 << 20, 1 << 20, 1 << 20, 128); },
+      "kv_cache: [1048576, 1048576, 1048576, 128] exceeds the address space"));
+  CHECK_THROWS_AS(kv_cache<float>(1, huge, 1, 1), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(huge, 1, 1, 1), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(1, 1, huge, 2), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(1, 1, 1, 1, huge), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(1, (huge >> 2) + 1, 1, 1), std::length_error);
+  // The strides of a view of nothing are products too.
+  const rope::Index far = rope::Index{1} << (sizeof(rope::Index) > 4 ? 40 : 20);
+  CHECK_THROWS_AS(kv_cache<float>(0, far, 1 << 30, 1), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(far, 1 << 30, 0, 1), std::length_error);
+  CHECK_THROWS_AS(kv_cache<float>(far, 0, 1 << 30, 1), std::length_error);
+  CHECK_NOTHROW(kv_cache<float>(0, far, 1 << 4, 1));
+}
+
+namespace {
+
+using positions = std::vector<std::int64_t>;
+
+template <class T>
+positions positions_of(const kv_cache<T>& cache, long b) {
+  const auto span = cache.positions(b);
+  return {span.begin(), span.end()};
+}
+
+/// Tokens `places` of row b of a sequence, which are all that the row of the cache holds.
+template <class T>
+void check_row(const kv_cache<T>& cache, long b, const sequence<T>& tokens, const std::vector<long>& places) {
+  CHECK(cache.size(b) == static_cast<long>(places.size()));
+  const tensor keys = contents(cache.keys(b)), values = contents(cache.values(b));
+  bool same = keys.tokens == static_cast<long>(places.size());
+  for (std::size_t t = 0; same && t < places.size(); ++t)
+    for (long h = 0; h < 3; ++h) {
+      for (long d = 0; d < 5; ++d)
+        same = same && keys(0, static_cast<long>(t), h, d) == tokens.keys(b, places[t], h, d);
+      for (long d = 0; d < 4; ++d)
+        same = same && values(0, static_cast<long>(t), h, d) == tokens.values(b, places[t], h, d);
+    }
+  CHECK(same);
+}
+
+}  // namespace
+
+TEST_CASE("rows take as many of the new tokens as they are told") {
+  const sequence<float> tokens;
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<float> cache(2, 9, 3, 5, 4);
+  cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4),
+               std::vector<rope::Index>{4, 1});
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  check_row(cache, 1, tokens, {0});
+  cache.append(view(k, tokens.keys).token_range(4, 5), view(v, tokens.values).token_range(4, 5),
+               std::vector<rope::Index>{0, 5});
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  check_row(cache, 1, tokens, {0, 4, 5, 6, 7, 8});
+  CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4, 5});
+  CHECK(positions(cache.next_positions().begin(), cache.next_positions().end()) == positions{4, 6});
+
+  // What speaks of all rows needs one size.
+  const auto refused = [](const auto& call, const char* name) {
+    CHECK(throws_saying<std::invalid_argument>(
+        call, std::string("rope::kv_cache::") + name + ": every row must have the same size, got 4 and 6"));
+  };
+  refused([&] { (void)cache.size(); }, "size");
+  refused([&] { (void)cache.keys(); }, "keys");
+  refused([&] { (void)cache.values(); }, "values");
+  refused([&] { cache.truncate(2); }, "truncate");
+  refused([&] { cache.remove(0, 1); }, "remove");
+  // Row 1 has room for 3 tokens only, so row 0 gets none either.
+  CHECK(throws_saying<std::length_error>(
+      [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
+      "rope::kv_cache::append: 4 tokens do not fit, the cache holds 6 of 9"));
+  check_row(cache, 0, tokens, {0, 1, 2, 3});
+  cache.truncate(4, rope::batch_row{1});
+  CHECK(cache.size() == 4);
+  check_row(cache, 1, tokens, {0, 4, 5, 6});
+}
+
+TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
+  const sequence<float> tokens;
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
+  const auto append = [&](long first, long count) {
+    cache.append(view(k, tokens.keys).token_range(first, count),
+                 view(v, tokens.values).token_range(first, count));
+  };
+  append(0, 8);
+  cache.remove(2, 5);
+  check_row(cache, 0, tokens, {0, 1, 5, 6, 7});
+  check_row(cache, 1, tokens, {0, 1, 5, 6, 7});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 5, 6, 7});
+  CHECK(cache.next_positions()[0] == 8);
+  cache.shift(2, 5, -3);
+  CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
+  CHECK(cache.next_positions()[1] == 5);
+  append(8, 2);
+  check_row(cache, 0, tokens, {0, 1, 5, 6, 7, 8, 9});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
+
+  cache.remove(0, 0);
+  cache.remove(6, 7, rope::batch_row{1});
+  cache.shift(0, 6, 100, rope::batch_row{1});
+  check_row(cache, 1, tokens, {0, 1, 5, 6, 7, 8});
+  CHECK(positions_of(cache, 1) == positions{100, 101, 102, 103, 104, 105});
+  CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
+  cache.remove(0, 7, rope::batch_row{0});
+  CHECK(cache.next_positions()[0] == 0);
+  CHECK(cache.next_positions()[1] == 106);
+}
+
+TEST_CASE("the next token comes after the largest position, wherever that is") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
+  tokens.append_to(cache, 0, 4);
+  cache.shift(1, 2, 50);
+  CHECK(positions_of(cache, 0) == positions{0, 51, 2, 3});
+  CHECK(cache.next_positions()[0] == 52);
+  tokens.append_to(cache, 4, 5);
+  CHECK(positions_of(cache, 1) == positions{0, 51, 2, 3, 52});
+  cache.truncate(1);
+  CHECK(cache.next_positions()[0] == 1);
+  cache.clear();
+  CHECK(cache.next_positions()[0] == 0);
+}
+
+TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing changes") {
+  const sequence<float> tokens;
+  kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw), given(2, 11, 3, 5, 4);
+  tokens.append_to(cache, 0, 5);
+  tokens.append_to(given, 0, 5);
+  const rope::frequency_table<float> table(rope::frequencies(4), 20);
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+    CHECK(throws_saying<E>(call, "rope::kv_cache::" + text));
+    tokens.check(cache, 5);
+    tokens.check(given, 5);
+    CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
+  };
+  const std::out_of_range range("");
+  const std::invalid_argument invalid("");
+  const auto row = [](rope::Index b) { return rope::batch_row{b}; };
+  refused(range, "remove: tokens [2, 6) must be inside [0, 5)", [&] { cache.remove(2, 6); });
+  refused(range, "remove: tokens [-1, 2) must be inside [0, 5)", [&] { cache.remove(-1, 2); });
+  refused(range, "remove: tokens [3, 2) must be inside [0, 5)", [&] { cache.remove(3, 2); });
+  refused(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
+  refused(range, "shift: tokens [0, 6) must be inside [0, 5)", [&] { cache.shift(0, 6, 1); });
+  refused(range, "shift: tokens [4, 3) must be inside [0, 5)", [&] { cache.shift(4, 3, 1); });
+  refused(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
+  refused(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
+  refused(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });
+  refused(range, "size: row must be in [0, 2), got 2", [&] { (void)cache.size(2); });
+  refused(range, "positions: row must be in [0, 2), got -1", [&] { (void)cache.positions(-1); });
+  refused(range, "keys: row must be in [0, 2), got 2", [&] { (void)cache.keys(2); });
+  refused(range, "values: row must be in [0, 2), got 2", [&] { (void)cache.values(2); });
+  const std::int64_t limit = std::int64_t{1} << 53;
+  for (const std::int64_t delta : {limit - 3, (std::numeric_limits<std::int64_t>::max)(), -limit - 1,
+                                   (std::numeric_limits<std::int64_t>::min)()})
+    refused(range, "shift: positions must stay within 2^53 in magnitude, got ",
+            [&] { cache.shift(0, 5, delta); });
+  refused(invalid, "shift: rotated keys are turned by a table", [&] { given.shift(0, 5, 1); });
+  refused(
+      invalid,
+      "append: raw keys are rotated when they are read and appended without a layout and table, got table ",
+      [&] {
+        const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+        cache.append<rope::half_split>(view(k, tokens.keys), view(v, tokens.values), table,
+                                       std::vector<rope::Index>{1, 1});
+      });
+  refused(invalid, "append: counts must be [batch] = 2, got 3", [&] {
+    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, 1, 1});
+  });
+  refused(invalid, "append: counts must be in [0, tokens] = [0, 11], got -1", [&] {
+    const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+    cache.append(view(k, tokens.keys), view(v, tokens.values), std::vector<rope::Index>{1, -1});
+  });
+  refused(invalid, "rebase: raw keys have no angles", [&] { cache.rebase<rope::half_split>(table, table); });
+  CHECK_NOTHROW(cache.check_table<rope::half_split>(table));
+  cache.shift(0, 5, limit - 4);
+  CHECK(cache.next_positions()[1] == limit + 1);
+}
+
+TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "", Eigen::half, Eigen::bfloat16) {
+  const sequence<float> tokens;  // floats that the 16-bit type does not hold
+  const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
+  kv_cache<TestType> given(2, 11, 3, 5, 4), rotated(2, 11, 3, 5, 4);
+  given.append(view(k, tokens.keys), view(v, tokens.values));
+  const rope::frequency_table<float> table(rope::frequencies(4), 20);
+  rotated.template append<rope::interleaved>(view(k, tokens.keys), view(v, tokens.values), table);
+
+  auto turned = k;  // rotated in float, then rounded
+  rope::rotate<rope::interleaved>(view(turned, tokens.keys), table);
+  bool same = true;
+  const tensor plain = contents(given.keys()), after = contents(rotated.keys());
+  const tensor once = loaded(turned, tokens.keys), values = contents(rotated.values());
+  const auto rounded = [](double x) {
+    return static_cast<double>(static_cast<TestType>(static_cast<float>(x)));
+  };
+  for_each_element(tokens.keys, [&](long b, long t, long h, long d) {
+    same = same && plain(b, t, h, d) == rounded(tokens.keys(b, t, h, d)) &&
+           after(b, t, h, d) == rounded(once(b, t, h, d));
+  });
+  for_each_element(tokens.values, [&](long b, long t, long h, long d) {
+    same = same && values(b, t, h, d) == rounded(tokens.values(b, t, h, d));
+  });
+  CHECK(same);
+}

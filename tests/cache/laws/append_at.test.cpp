@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+// A kv_cache whose tokens are at positions of the caller's: attention goes by them, whatever their order.
+#include <rope/cache/kv_cache.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <rope/cache/attention.hpp>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/decoder_reference.hpp"
+#include "support/decoder_step.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+namespace {
+
+using namespace rope;
+using namespace decoder_step;
+using testing::throws_saying;
+
+using positions = std::vector<std::int64_t>;
+
+/// A decoder of two rows that names the positions of its tokens.
+template <class Layout, class T, class C>
+class decoder {
+ public:
+  explicit decoder(key_storage storage)
+      : m_(model_of<Layout>(4, plain)),
+        table_(plain, -50, 200),
+        cache_(2, 40, 2, 8, 5, storage),
+        bound_(reference::decoder_bound<T, C>(m_, 40, 2, storage == key_storage::rotated)),
+        rows_(2) {}
+
+  /// Appends tokens[b] of row b at the positions that `given`, a form of positions, means by them.
+  template <class P>
+  void append_at(const P& given, const std::vector<positions>& tokens, Index window = 0) {
+    step<T> now(m_, added(tokens));
+    if (raw())
+      cache_.append_at(now.keys(), now.values(), given, now.counts);
+    else
+      cache_.template append_at<Layout>(now.keys(), now.values(), table_, given, now.counts);
+    check(now, window);
+  }
+  /// Appends behind the largest position.
+  void append(std::size_t count) {
+    std::vector<positions> tokens(2);
+    for (std::size_t b = 0; b < 2; ++b)
+      for (std::size_t i = 0; i < count; ++i) tokens[b].push_back(next_of(b) + static_cast<std::int64_t>(i));
+    step<T> now(m_, added(tokens));
+    if (raw())
+      cache_.append(now.keys(), now.values());
+    else
+      cache_.template append<Layout>(now.keys(), now.values(), table_);
+    check(now, 0);
+  }
+  void truncate(std::size_t size) {
+    for (auto& row : rows_) row.resize((std::min)(row.size(), size));
+    cache_.truncate(static_cast<Index>(size));
+    check_positions();
+  }
+  void remove(long first, long last) {
+    for (auto& row : rows_) row.erase(row.begin() + first, row.begin() + last);
+    cache_.remove(first, last);
+    check_positions();
+  }
+  void shift(std::size_t b, std::size_t first, std::size_t last, std::int64_t delta) {
+    for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
+    cache_.template shift<Layout>(static_cast<Index>(first), static_cast<Index>(last), delta, table_,
+                                  batch_row{static_cast<Index>(b)});
+    check_positions();
+  }
+
+ private:
+  bool raw() const { return cache_.storage() == key_storage::raw; }
+
+  std::int64_t next_of(std::size_t b) const {
+    std::int64_t next = rows_[b].empty() ? 0 : std::numeric_limits<std::int64_t>::min();
+    for (const auto& token : rows_[b]) next = (std::max)(next, std::int64_t{token.position} + 1);
+    return next;
+  }
+  const rows& added(const std::vector<positions>& tokens) {
+    added_.assign(2, {});
+    for (std::size_t b = 0; b < 2; ++b)
+      for (const std::int64_t position : tokens[b])
+        added_[b].push_back(reference::random_token(
+            generator_, m_, position, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+    for (std::size_t b = 0; b < 2; ++b) rows_[b].insert(rows_[b].end(), added_[b].begin(), added_[b].end());
+    return added_;
+  }
+  void check_positions() const {
+    for (std::size_t b = 0; b < 2; ++b) {
+      const auto held = cache_.positions(static_cast<Index>(b));
+      CHECK(held.size() == rows_[b].size());
+      for (std::size_t t = 0; t < (std::min)(held.size(), rows_[b].size()); ++t)
+        CHECK(held[t] == rows_[b][t].position);
+      CHECK(cache_.next_positions()[b] == next_of(b));
+    }
+  }
+  void check(step<T>& now, Index window) {
+    check_positions();
+    attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window}, now.counts);
+    CHECK(
+        now.worst(
+            bound_, added_,
+            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added_[b][i].position, window, 0); },
+            [&](std::size_t b, std::size_t i) { return added_[b][i].position; }) <= 1);
+  }
+
+  std::mt19937 generator_{88};
+  reference::model m_;
+  frequency_table<entry<T>> table_;
+  kv_cache<C> cache_;
+  double bound_;
+  rows rows_, added_;
+};
+
+template <class Layout, class T, class C>
+void check_history(key_storage storage) {
+  decoder<Layout, T, C> d(storage);
+  d.append_at(positions{9, 3, 3, -7, 40, 2, 100, 1}, {{9, 3, 3, -7}, {40, 2, 100, 1}});  // in any order
+  d.append(2);                                                                           // 41, 42; 101, 102
+  d.append_at(std::vector<int>{5, -1}, {{5, -1}, {5, -1}}, 6);  // [tokens], shared by the rows, in a gap
+  d.append_at(row_starts{std::vector<int>{60, 7}}, {{60, 61, 62}, {7, 8, 9}});
+  d.append_at(-20, {{-20, -19}, {-20}});  // counts: row 1 takes one of two
+  d.append_at(std::vector<unsigned>{4, 7, 9, 5}, {{4}, {9, 5}});
+  d.append_at(positions{0}, {{0}, {0}}, 3);
+  d.truncate(10);
+  d.append(1);
+  d.remove(1, 6);
+  d.append_at(positions{30, 6}, {{30}, {6}});
+  d.shift(1, 2, 5, -3);
+  d.append(2);
+  d.truncate(0);
+  d.append_at(positions{-9, -30}, {{-9}, {-30}});
+  d.append(3);  // -8, -7, -6; -29, ...
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were appended at", "",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<float, Eigen::bfloat16>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
+  for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
+    check_history<half_split, T, C>(storage);
+    check_history<interleaved, T, C>(storage);
+  }
+}
+
+TEST_CASE("keys at the positions they would have had anyway have the same bits") {
+  const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5);
+  const frequency_table<> table(plain, 40);
+  const auto keys = bshd(k.data(), 2, 9, 2, 8);
+  kv_cache<float> following(2, 12, 2, 8), listed(2, 12, 2, 8), started(2, 12, 2, 8), by_rows(2, 12, 2, 8);
+  for (const auto& [first, count] : {std::pair<Index, Index>{0, 4}, {4, 1}, {5, 4}}) {
+    const auto now = keys.token_range(first, count);
+    following.append<half_split>(now, now, table);
+    positions ids;
+    for (Index i = 0; i < count; ++i) ids.push_back(first + i);
+    listed.append_at<half_split>(now, now, table, ids);
+    started.append_at<half_split>(now, now, table, first);
+    by_rows.append_at<half_split>(now, now, table, row_starts{by_rows.next_positions()});
+  }
+  for (const kv_cache<float>* other : {&listed, &started, &by_rows})
+    for (Index b = 0; b < 2; ++b)
+      for (Index t = 0; t < 9; ++t) {
+        CHECK(other->positions(b)[static_cast<std::size_t>(t)] == t);
+        for (Index h = 0; h < 2; ++h)
+          CHECK(std::equal(following.keys().at(b, t, h), following.keys().at(b, t, h) + 8,
+                           other->keys().at(b, t, h)));
+      }
+  // A cache that has its tables from `append` goes on with `append_at`, and the other way round.
+  CHECK_NOTHROW(following.append_at<half_split>(keys.token_range(0, 1), keys.token_range(0, 1), table, 3));
+  CHECK_NOTHROW(listed.append<half_split>(keys.token_range(0, 1), keys.token_range(0, 1), table));
+}
+
+TEST_CASE("left padding is hidden by a mask") {
+  // Row 1 has two tokens of padding; its tokens are at positions 0, 1, ... like those of row 0.
+  const Index queries = 2, keys = 6;
+  const std::vector<double> k = testing::random_channels<double>(2 * keys * 2 * 8, 6),
+                            q = testing::random_channels<double>(2 * queries * 4 * 8, 7);
+  const frequency_table<double> table(plain, 40);
+  const auto all = bshd(k.data(), 2, keys, 2, 8);
+  const auto asked = bshd(q.data(), 2, queries, 4, 8);
+  kv_cache<double> padded(2, keys, 2, 8);
+  padded.append_at<half_split>(all, all, table, positions{0, 1, 2, 3, 4, 5, 0, 0, 0, 1, 2, 3});
+  bool visible[12];
+  for (int j = 0; j < 12; ++j) visible[j] = j != 6 && j != 7;
+  std::vector<double> out(q.size()), expected(q.size());
+  attention<half_split>(asked, padded, bshd(out.data(), 2, queries, 4, 8), table,
+                        {.mask = scores(visible, 2, 1, 1, keys)});
+  for (const Index b : {0, 1}) {
+    auto row_k = all, row_q = asked;
+    auto row_out = bshd(expected.data(), 2, queries, 4, 8);
+    row_k.data = all.at(b, 0, 0), row_q.data = asked.at(b, 0, 0), row_out.data = row_out.at(b, 0, 0);
+    row_k.batch = row_q.batch = row_out.batch = 1;
+    const auto real = row_k.token_range(2 * b, keys - 2 * b);
+    kv_cache<double> alone(1, keys, 2, 8);
+    alone.append<half_split>(real, real, table);
+    attention<half_split>(row_q, alone, row_out, table);
+  }
+  // Channels below 4: scores below 128 / sqrt(8), and the order of sums may differ.
+  for (std::size_t i = 0; i < out.size(); ++i) CHECK(std::abs(out[i] - expected[i]) <= 0x1p-53 * 4 * 4 * 128);
+}
+
+TEST_CASE("positions that cannot be are refused and nothing is written") {
+  const std::vector<float> ones(2 * 3 * 2 * 8, 1.0f), twos(ones.size(), 2.0f);
+  const auto old = bshd(ones.data(), 2, 3, 2, 8), added = bshd(twos.data(), 2, 3, 2, 8);
+  const frequency_table<> table(plain, 10), other(frequencies(6, 50.0), 10);
+  kv_cache<float> rotated(2, 5, 2, 8), raw(2, 5, 2, 8, 0, key_storage::raw);
+  rotated.append<half_split>(old, old, table);
+  raw.append(old, old);
+  rotated.truncate(1);  // what is behind is written, and would show if it were written again
+  raw.truncate(1);
+  const std::vector<float> before(rotated.keys().at(0, 0, 0), rotated.keys().at(0, 3, 0));
+  const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
+    CHECK(throws_saying<E>(call, "rope::kv_cache" + text));
+    for (const kv_cache<float>* cache : {&rotated, &raw}) {
+      CHECK(cache->size() == 1);
+      CHECK(cache->next_positions()[1] == 1);
+    }
+    CHECK(std::vector<float>(rotated.keys().at(0, 0, 0), rotated.keys().at(0, 3, 0)) == before);
+  };
+  const std::invalid_argument invalid("");
+  const std::out_of_range range("");
+  const auto at = [&](const auto& given, std::vector<Index> counts = {}) {
+    return [&raw, &added, given, counts] { raw.append_at(added, added, given, counts); };
+  };
+  const auto turned = [&](const auto& given, std::vector<Index> counts = {}) {
+    return [&, given, counts] { rotated.append_at<half_split>(added, added, table, given, counts); };
+  };
+  const std::int64_t limit = std::int64_t{1} << 53;
+  const std::string far = "::append_at: positions must stay within 2^53 in magnitude, got ";
+  refused(range, far + "9007199254740993", at(positions{0, limit + 1, 1}));
+  refused(range, far + "-9007199254740993", at(positions{0, 1, -limit - 1}));
+  refused(range, far + "9007199254740993", at(limit - 1));
+  refused(range, far + "9223372036854775807", at((std::numeric_limits<std::int64_t>::max)()));
+  refused(range, far + "9223372036854775807", at(std::vector<std::uint64_t>{0, 1, ~std::uint64_t{0}}));
+  refused(invalid, "::append_at: ids must be [tokens] = 3 or [batch * tokens] = 6, got 4",
+          at(positions{0, 1, 2, 3}));
+  const std::vector<int> starts = {0, 1, 2};
+  refused(invalid, "::append_at: row_starts must be [batch] = 2, got 3", at(row_starts{starts}));
+  refused(invalid, "::append_at: counts must be in [0, tokens] = [0, 3], got 4", at(0, {4, 0}));
+  refused(std::length_error(""), "::append_at: 3 tokens do not fit, the cache holds 1 of 3", [&] {
+    kv_cache<float> small(2, 3, 2, 8);
+    small.append(old.token_range(0, 1), old.token_range(0, 1));
+    small.append_at(added, added, 7);
+  });
+  refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(positions{0, 9, 10}));
+  refused(range, "::append_at: position -1 is outside the table's [0, 10)",
+          turned(positions{0, 1, 2, 3, 4, -1}));
+  refused(range, "::append_at: position 12 is outside the table's [0, 10)",
+          turned(positions{0, 1, 2, 12, 4, 5}));
+  refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(8));
+  refused(invalid, "::append_at: this cache rotates its keys, give the table",
+          [&] { rotated.append_at(added, added, 3); });
+  refused(invalid, "::append_at: raw keys are rotated when they are read",
+          [&] { raw.append_at<half_split>(added, added, table, 3); });
+  refused(invalid, ": keys must meet the layout and the table they were rotated by",
+          [&] { rotated.append_at<half_split>(added, added, other, 3); });
+  refused(invalid, ": keys must meet the layout and the table they were rotated by",
+          [&] { rotated.append_at<interleaved>(added, added, table, 3); });
+
+  // What a row does not take may be anywhere.
+  turned(positions{9, limit + 1, (std::numeric_limits<std::int64_t>::min)(), 0, 1, 2}, {1, 3})();
+  at(positions{-limit, limit, 0})();
+  CHECK(rotated.size(0) == 2);
+  CHECK(raw.next_positions()[0] == limit + 1);
+  CHECK(throws_saying<std::out_of_range>(
+      [&] { raw.append(added.token_range(0, 1), added.token_range(0, 1)); },
+      "rope::kv_cache::append: positions must stay within 2^53 in magnitude, got 9007199254740993"));
+}

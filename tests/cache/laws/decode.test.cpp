@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+// Prefill in one call == any chunking == token by token through a cache.
+#include <rope/cache/kv_cache.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <rope/attention/attention.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_reference.hpp"
+#include "support/catch.hpp"
+
+using namespace attention_call;
+using reference::attention_rule;
+using rope::frequency_table;
+using rope::half_split;
+using rope::interleaved;
+using rope::kv_cache;
+
+namespace {
+
+/// A decoder of one layer: rotates what it is given, caches it, and attends to everything so far.
+template <class Layout, class T>
+class decoder {
+ public:
+  decoder(const operands& x, const attention_rule& rule, long rotary_dim)
+      : q_(stored<T>(x.q)),
+        k_(stored<T>(x.k)),
+        v_(stored<T>(x.v)),
+        shape_(x.q.batch, x.q.tokens, x.q.heads, x.v.dim, unwritten),
+        out_(stored<T>(shape_)),
+        x_(x),
+        options_(options_of(rule)),
+        table_(rope::frequencies(rotary_dim), x.q.tokens),
+        cache_(x.k.batch, x.k.tokens, x.k.heads, x.k.dim, x.v.dim) {}
+
+  /// The next `count` tokens, or wrong guesses of them.
+  void step(long count, bool guess = false) {
+    auto q = q_, k = k_, v = v_;  // the originals stay unrotated
+    if (guess)
+      for (auto* wrong : {&q, &k, &v})
+        for (T& channel : *wrong) channel = -channel;
+    const long first = cache_.size();
+    const auto now = [&](auto whole) { return whole.token_range(first, count); };
+    rope::rotate<Layout>(now(view(q, x_.q)), table_, first);
+    rope::rotate<Layout>(now(view(k, x_.k)), table_, first);
+    cache_.append(now(view(k, x_.k)), now(view(v, x_.v)));
+    rope::attention(now(view(q, x_.q)), cache_.keys(), cache_.values(), now(view(out_, shape_)), options_);
+  }
+  /// Takes back every token from `size` on.
+  void rollback(long size) { cache_.truncate(size); }
+
+  tensor output() const { return loaded(out_, shape_); }
+  tensor prefill() const {
+    return output_of<T>(x_, axes::bshd, [this](auto q, auto k, auto v, auto out) {
+      rope::attention<Layout>(q, k, v, out, table_, options_);
+    });
+  }
+
+ private:
+  std::vector<T> q_, k_, v_;
+  tensor shape_;
+  std::vector<T> out_;
+  operands x_;
+  rope::attention_options options_;
+  frequency_table<float> table_;
+  kv_cache<T> cache_;
+};
+
+template <class Layout, class T>
+tensor decoded(const operands& x, const attention_rule& rule, long rotary_dim,
+               const std::vector<long>& chunks) {
+  decoder<Layout, T> one(x, rule, rotary_dim);
+  for (const long count : chunks) one.step(count);
+  return one.output();
+}
+
+/// Chunks of `size` that cover `tokens`, the last one perhaps shorter.
+std::vector<long> chunks_of(long size, long tokens) {
+  std::vector<long> chunks;
+  for (; tokens > 0; tokens -= size) chunks.push_back((std::min)(size, tokens));
+  return chunks;
+}
+
+/// The largest difference of two ways to the same output, as a multiple of what is allowed. Rotated queries
+/// and keys have the same bits either way, so each output is within attention_bound and one final rounding of
+/// the same exact value. A rotated channel may be sqrt(2) max|x|, and a rounding more, so the largest score
+/// is taken 2.05 times.
+template <class T>
+double disagreement(const tensor& a, const tensor& b, const operands& x, attention_rule rule) {
+  rule.scale = 2.05 * static_cast<double>(reference::scale_of(x.q.dim, rule));
+  const double bound = reference::attention_bound<arithmetic<T>>(x.q, x.k, x.v, rule);
+  return reference::worst_error<T>(a, b, 2 * bound, 2);
+}
+
+template <class Layout, class T>
+void check_chunkings(const operands& x, const attention_rule& rule, long rotary_dim,
+                     const std::vector<std::vector<long>>& chunkings) {
+  const tensor whole = decoder<Layout, T>(x, rule, rotary_dim).prefill();
+  for (const std::vector<long>& chunks : chunkings) {
+    CAPTURE(chunks);
+    CHECK(disagreement<T>(decoded<Layout, T>(x, rule, rotary_dim, chunks), whole, x, rule) <= 1);
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attention", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 41;
+  std::mt19937 generator(seed);
+  const long group = GENERATE(1, 4), window = GENERATE(0, 5), rotary_dim = GENERATE(8, 6);
+  const double softcap = GENERATE(0.0, 1.5);
+  CAPTURE(seed, group, window, rotary_dim, softcap);
+  const operands x = random_operands<TestType>(generator, {2, 24, 24, 2 * group, 2, 8, 5});
+  const attention_rule rule = {.window = window, .softcap = softcap};
+  const std::vector<std::vector<long>> chunkings = {{24},    chunks_of(1, 24), chunks_of(7, 24), {1, 23},
+                                                    {23, 1}, {5, 1, 18},       {0, 11, 0, 13}};
+  check_chunkings<interleaved, TestType>(x, rule, rotary_dim, chunkings);
+  check_chunkings<half_split, TestType>(x, rule, rotary_dim, chunkings);
+}
+
+TEMPLATE_TEST_CASE("chunks may end on either side of a tile", "", float, Eigen::bfloat16) {
+  const std::uint32_t seed = 42;
+  std::mt19937 generator(seed);
+  const long window = GENERATE(0, 5, 64, 100);
+  CAPTURE(seed, window);
+  const operands x = random_operands<TestType>(generator, {1, 200, 200, 6, 2, 16, 16});
+  check_chunkings<half_split, TestType>(x, {.window = window}, 16,
+                                        {{200},
+                                         chunks_of(1, 200),
+                                         chunks_of(63, 200),
+                                         chunks_of(64, 200),
+                                         {65, 135},
+                                         {128, 1, 71},
+                                         {1, 62, 1, 1, 135}});
+}
+
+TEST_CASE("each step of a decoder follows the definition on the tokens so far") {
+  std::mt19937 generator(43);
+  const operands x = random_operands<float>(generator, {2, 9, 9, 4, 2, 8, 5});
+  const attention_rule rule = {.window = 4};
+  kv_cache<float> cache(2, 9, 2, 8, 5);
+  const auto k = stored<float>(x.k), v = stored<float>(x.v);
+  const tensor expected = reference::attention(x.q, x.k, x.v, rule);
+  for (long t = 0; t < 9; ++t) {
+    cache.append(view(k, x.k).token_range(t, 1), view(v, x.v).token_range(t, 1));
+    const auto q = stored<float>(x.q);
+    const tensor shape(2, 1, 4, 5, unwritten);
+    std::vector<float> out = stored<float>(shape);
+    rope::attention(view(q, x.q).token_range(t, 1), cache.keys(), cache.values(), view(out, shape),
+                    options_of(rule));
+    tensor now = shape;
+    for_each_element(now, [&](long b, long, long h, long d) { now(b, 0, h, d) = expected(b, t, h, d); });
+    CHECK(reference::worst_error<float>(loaded(out, shape), now,
+                                        reference::attention_bound<float>(x.q, x.k, x.v, rule)) <= 1);
+  }
+}
+
+TEMPLATE_TEST_CASE("rejected guesses leave no trace", "", float, double, Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 44;
+  std::mt19937 generator(seed);
+  const operands x = random_operands<TestType>(generator, {2, 90, 90, 4, 2, 16, 16});
+  const attention_rule rule = {.window = GENERATE(0, 7)};
+
+  decoder<interleaved, TestType> straight(x, rule, 16), speculative(x, rule, 16);
+  for (const long count : {60, 1, 1, 1, 3}) straight.step(count);
+
+  speculative.step(60);
+  speculative.step(1);
+  speculative.step(8, true);  // across the boundary of a tile
+  speculative.rollback(61);
+  for (const long count : {1, 1}) speculative.step(count);
+  speculative.step(20, true);
+  speculative.rollback(63);
+  speculative.step(3);
+  const auto first_66 = [](const tensor& out) {
+    tensor part(2, 66, 4, 16);
+    for_each_element(part, [&](long b, long t, long h, long d) { part(b, t, h, d) = out(b, t, h, d); });
+    return part;
+  };
+  CHECK(same_bits(first_66(speculative.output()), first_66(straight.output())));
+}
+
+TEST_CASE("a query against an empty cache gives zeros") {
+  const kv_cache<float> cache(2, 8, 2, 4);
+  const operands x = {tensor(2, 3, 4, 4, 1), tensor(2, 0, 2, 4), tensor(2, 0, 2, 4)};
+  const auto q = stored<float>(x.q);
+  const tensor shape(2, 3, 4, 4, unwritten);
+  for (const bool causal : {true, false}) {
+    std::vector<float> out = stored<float>(shape);
+    rope::attention(view(q, x.q), cache.keys(), cache.values(), view(out, shape), {.causal = causal});
+    CHECK(out == std::vector<float>(out.size(), 0.0f));
+  }
+}

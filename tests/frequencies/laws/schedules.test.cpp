@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+#include <rope/frequencies/scaling.hpp>
+
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <string>
+#include <utility>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/schedules.hpp"
+#include "support/wide.hpp"
+
+/// YaRN's many options, and scalings one after another.
+
+namespace {
+
+using namespace rope;
+using namespace testing;
+
+/// The bounds of a YaRN blend for an original schedule.
+yarn_scaling::blend_bounds bounds_of(const yarn_scaling& rule, Index rotary_dim, double base) {
+  schedule original = {.rotary_dim = rotary_dim, .base = base, .inv_freq = {}};
+  original.restart(base);
+  return rule.bounds(original);
+}
+
+bool bounds_are(const yarn_scaling& rule, Index rotary_dim, double base, double low, double high,
+                int digits) {
+  const auto got = bounds_of(rule, rotary_dim, base);
+  return rounds_to(static_cast<double>(got.low), low, digits) &&
+         rounds_to(static_cast<double>(got.high), high, digits);
+}
+
+double m_of(const yarn_scaling& rule) { return frequencies(64, 1e4, rule).attention_factor(); }
+
+const yarn_scaling qwen25 = {.factor = 4, .original_max_position = 32768};
+const yarn_scaling deepseek_v3 = {
+    .factor = 40, .original_max_position = 4096, .mscale = 1.0, .mscale_all_dim = 1.0};
+
+/// A rule of a user: the first pair twice as fast, and a magnitude.
+struct hurried {
+  void apply(schedule& schedule) const {
+    schedule.inv_freq(0) *= 2;
+    schedule.attention_factor *= 1.5;
+  }
+};
+
+/// Reads the base that the rules before it have left.
+struct base_reader {
+  double* base;
+  void apply(schedule& schedule) const { *base = static_cast<double>(schedule.base); }
+};
+
+}  // namespace
+
+TEST_CASE("the m of yarn_scaling is attention_factor, or the ratio of both mscales, or that of the factor",
+          "[scaling]") {
+  const auto m = [](std::optional<double> factor, std::optional<double> mscale, std::optional<double> all) {
+    return m_of({.factor = 40,
+                 .original_max_position = 4096,
+                 .attention_factor = factor,
+                 .mscale = mscale,
+                 .mscale_all_dim = all});
+  };
+  const double log_40 = testing::log(40.0), own = 0.1 * log_40 + 1;
+  CHECK(rounds_to(m({}, {}, {}), own, 15));
+  CHECK(rounds_to(m({}, 1.0, 0.5), own / (0.05 * log_40 + 1), 15));
+  CHECK(rounds_to(m({}, 0.707, 1.414), (0.0707 * log_40 + 1) / (0.1414 * log_40 + 1), 15));
+  for (const auto& [mscale, all] : {std::pair<std::optional<double>, std::optional<double>>(0.0, 0.5),
+                                    {0.5, 0.0},
+                                    {0.0, 0.0},
+                                    {0.5, {}},
+                                    {{}, 0.5}})
+    CHECK(m({}, mscale, all) == m({}, {}, {}));
+  for (const double given : {0.25, 1.0, 1.3465735902799727}) {
+    CHECK(m(given, {}, {}) == given);
+    CHECK(m(given, 1.0, 0.5) == given);
+  }
+  CHECK(refused(yarn_scaling{.factor = 4, .original_max_position = 512, .attention_factor = 0.0},
+                "frequencies: attention_factor must be finite and positive", "got 0"));
+}
+
+TEST_CASE("the blend of yarn_scaling starts at beta_fast 32, ends at beta_slow 1 and stays in [0, d - 1]",
+          "[scaling]") {
+  CHECK(same_schedule(frequencies(64, 1e4, qwen25),
+                      frequencies(64, 1e4, yarn_scaling{4, 32768, 32, 1, true, {}, {}, {}})));
+  // So few rotations that no pair of the 32 is slow enough: the upper end is d - 1, not d / 2 - 1.
+  const yarn_scaling slow = {.factor = 4, .original_max_position = 2048, .beta_fast = 8, .beta_slow = 1e-9};
+  CHECK(bounds_are(slow, 64, 1e4, 12, 63, 17));
+  // Wavelengths that are all longer than the text: the lower end is pair 0.
+  CHECK(bounds_are({.factor = 4, .original_max_position = 100}, 64, 1e4, 0, 10, 17));
+}
+
+TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[scaling]") {
+  const frequencies original(64, 1e4);
+  // Both ends are clamped to pair 0, or both betas are one number and bounds are not truncated.
+  const yarn_scaling clamped = {.factor = 4, .original_max_position = 6};
+  const yarn_scaling equal = {
+      .factor = 4, .original_max_position = 2048, .beta_fast = 8, .beta_slow = 8, .truncate = false};
+  CHECK(bounds_are(clamped, 64, 1e4, 0, 0.001, 15));
+  const auto [low, high] = bounds_of(equal, 64, 1e4);
+  CHECK(rounds_to(static_cast<double>(low), 12.880480775630, 14));
+  CHECK(rounds_to(static_cast<double>(high - low), 0.001, 12));
+  for (const auto& [rule, kept] : {std::pair(clamped, Index{1}), std::pair(equal, Index{13})}) {
+    const frequencies f(64, 1e4, rule);
+    CHECK(same_pairs(f, original, 0, kept));
+    CHECK(divided(f, original, kept, 32, 4));
+  }
+}
+
+TEST_CASE("yarn_scaling reports a field out of its range with the rule and the value", "[scaling]") {
+  const auto says = [](auto change, const char* text, const char* value) {
+    yarn_scaling rule = {.factor = 4, .original_max_position = 512};
+    change(rule);
+    return refused(rule, std::string("yarn_scaling: ") + text, value);
+  };
+  for (const auto& [x, value] : not_at_least_one)
+    CHECK(says([x = x](auto& r) { r.factor = x; }, "factor must be at least 1", value));
+  for (const auto& [bad, value] : not_positive) {
+    const double x = bad;
+    CHECK(
+        says([x](auto& r) { r.original_max_position = x; }, "original_max_position must be positive", value));
+    CHECK(says([x](auto& r) { r.beta_slow = x; }, "beta_slow must be positive", value));
+    CHECK(says([x](auto& r) { r.beta_fast = x; }, "beta_fast must be at least beta_slow", value));
+    const char* rule = "attention_factor, mscale and mscale_all_dim must not be negative";
+    if (x == 0) continue;
+    CHECK(says([x](auto& r) { r.attention_factor = x; }, rule, value));
+    CHECK(says([x](auto& r) { r.mscale = x; }, rule, value));
+    CHECK(says([x](auto& r) { r.mscale_all_dim = x; }, rule, value));
+  }
+  CHECK(says([](auto& r) { r.beta_fast = 0.5; }, "beta_fast must be at least beta_slow", "got 0.5"));
+  CHECK(says([](auto& r) { r.original_max_position = 1e30; }, "no pair lies between beta_fast and beta_slow",
+             "got low 27"));
+  CHECK(says([](auto& r) { r.original_max_position = 0.01; }, "no pair lies between beta_fast and beta_slow",
+             "got low 0"));
+}
+
+TEST_CASE("scalings given together apply in the order given", "[scaling]") {
+  const frequencies original(64, 1e4);
+  SECTION("two linear ones multiply") {
+    CHECK(same_schedule(frequencies(64, 1e4, linear_scaling{2}, linear_scaling{4}),
+                        frequencies(64, 1e4, linear_scaling{8})));
+  }
+  SECTION("linear after ntk divides what ntk has left") {
+    CHECK(divided(frequencies(64, 1e4, ntk_scaling{4}, linear_scaling{2}),
+                  frequencies(64, 1e4, ntk_scaling{4}), 0, 32, 2));
+    // A change of base keeps what was there before it, so the order is the same but for a rounding.
+    for (const auto& [first, second] :
+         {std::pair(frequencies(64, 1e4, linear_scaling{2}, ntk_scaling{4}),
+                    frequencies(64, 1e4, ntk_scaling{4}, linear_scaling{2})),
+          std::pair(frequencies(64, 1e4, clipped_scaling{}, alpha_scaling{8}),
+                    frequencies(64, 1e4, alpha_scaling{8}, clipped_scaling{})),
+          std::pair(frequencies(64, 1e4, linear_scaling{2}, mixed_ntk_scaling{.factor = 4}),
+                    frequencies(64, 1e4, mixed_ntk_scaling{.factor = 4}, linear_scaling{2})),
+          std::pair(frequencies(64, 1e4, linear_scaling{2}, dynamic_ntk_scaling{4, 512, 1024}),
+                    frequencies(64, 1e4, dynamic_ntk_scaling{4, 512, 1024}, linear_scaling{2})),
+          std::pair(frequencies(64, 1e4, ntk_scaling{2}, ntk_scaling{4}),
+                    frequencies(64, 1e4, ntk_scaling{8}))}) {
+      for (Index i = 0; i < 32; ++i)
+        CHECK(tolerance::error_in_ulp(first.inv_freq()(i, 0),
+                                      static_cast<testing::wide>(second.inv_freq()(i, 0))) <= 1);
+      CHECK((first.inv_freq().bottomRows(31) < frequencies(64, 1e4).inv_freq().bottomRows(31)).all());
+    }
+  }
+  SECTION("resonance after yarn rounds yarn's wavelengths and keeps its m") {
+    const frequencies yarn(64, 1e4, deepseek_v3), both(64, 1e4, qwen25, resonance_scaling{});
+    CHECK(both.attention_factor() == frequencies(64, 1e4, qwen25).attention_factor());
+    const frequencies f(64, 1e4, deepseek_v3, resonance_scaling{});
+    for (Index i = 0; i < 32; ++i) {
+      const double turn = 2 * std::numbers::pi, wavelength = testing::round(turn / yarn.inv_freq()(i, 0));
+      CHECK(rounds_to(f.inv_freq()(i, 0), turn / wavelength, 15));
+    }
+  }
+  SECTION("magnitudes multiply") {
+    const yarn_scaling half = {.factor = 4, .original_max_position = 512, .attention_factor = 0.5};
+    CHECK(frequencies(64, 1e4, half, hurried{}, half).attention_factor() == 0.375);
+  }
+  SECTION("a rule of a user is a rule") {
+    const frequencies f(64, 1e4, hurried{}), slower(64, 1e4, hurried{}, linear_scaling{4});
+    CHECK(f.inv_freq()(0, 0) == 2.0);
+    CHECK(same_pairs(f, original, 1, 31));
+    CHECK(f.attention_factor() == 1.5);
+    CHECK((slower.inv_freq() == f.inv_freq() / 4).all());
+    STATIC_REQUIRE(frequency_scaling<hurried>);
+    STATIC_REQUIRE(!frequency_scaling<double>);
+  }
+  SECTION("the base that a rule leaves is what the next one sees") {
+    double base = 0;
+    frequencies(128, 1e4, alpha_scaling{8}, base_reader{&base});
+    CHECK(rounds_to(base, 82684.62264056, 13));
+    frequencies(128, 1e4, linear_scaling{8}, base_reader{&base});
+    CHECK(base == 1e4);
+  }
+}

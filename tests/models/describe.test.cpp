@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+#include <rope/models/describe.hpp>
+
+#include <cstddef>
+#include <rope/models/gguf.hpp>
+#include <rope/models/hugging_face.hpp>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/model_configs.hpp"
+#include "support/schedules.hpp"
+
+namespace {
+
+using rope::census;
+using rope::compare;
+using rope::describe;
+using rope::import_gguf;
+using rope::import_hugging_face;
+using rope::Index;
+using testing::config;
+using testing::gguf;
+using testing::has_warning;
+using testing::json;
+using testing::rounds_to;
+
+bool contains(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  if (!found) UNSCOPED_INFO("no \"" << part << "\" in\n" << text);
+  return found;
+}
+
+rope::pair_census census_of(const char* name) { return census(import_hugging_face(config(name)).groups[0]); }
+
+/// The divisors a converter stores as floats in rope_freqs.
+std::vector<double> rope_freqs(const rope::frequencies& scaled, const rope::frequencies& original) {
+  std::vector<double> factors;
+  for (Index i = 0; i < scaled.pairs(); ++i)
+    factors.push_back(
+        static_cast<double>(static_cast<float>(original.inv_freq()(i, 0) / scaled.inv_freq()(i, 0))));
+  return factors;
+}
+
+/// The metadata of Llama 3.1 as converted from `model`.
+testing::gguf_file converted_llama31(const rope::model_rope& model) {
+  return gguf("llama",
+              {{".embedding_length", 4096},
+               {".attention.head_count", 32},
+               {".rope.freq_base", 5e5},
+               {".rope.dimension_count", 128},
+               {".context_length", 131072},
+               {"rope_freqs.weight", rope_freqs(model.groups[0].frequencies, rope::frequencies(128, 5e5))}});
+}
+
+}  // namespace
+
+TEST_CASE("the census counts what the rule did", "[describe]") {
+  const auto llama = census_of("llama_3_1_8b");
+  CHECK(llama.kept == 29);
+  CHECK(llama.blended == 6);
+  CHECK(llama.interpolated == 29);
+  CHECK(llama.stopped == 0);
+  CHECK(rounds_to(llama.largest_divisor, 8, 12));
+  CHECK(rounds_to(llama.shortest_wavelength, 6.283185307, 10));
+  CHECK(rounds_to(llama.longest_wavelength, 20473564.14, 10));
+
+  const auto scout = census_of("llama_4_scout");
+  CHECK(scout.kept == 35);
+  CHECK(scout.blended == 0);
+  CHECK(scout.interpolated == 29);
+
+  const auto qwen = census_of("qwen2_5_7b_yarn");
+  CHECK(qwen.kept == 24);  // pair 23 lies on the bound
+  CHECK(qwen.blended == 16);
+  CHECK(qwen.interpolated == 24);
+
+  using change = rope::pair_change;
+  CHECK(std::vector<change>(qwen.changes.begin() + 23, qwen.changes.begin() + 25) ==
+        std::vector<change>{change::kept, change::blended});
+  CHECK(qwen.changes[39] == change::blended);
+  CHECK(qwen.changes[40] == change::interpolated);
+  CHECK(qwen.changes.size() == 64);
+
+  const auto original = census_of("llama_3_8b");
+  CHECK(original.kept == 64);
+  CHECK(original.largest_divisor == 1);
+
+  const auto phi = census_of("phi_3_5_mini");
+  CHECK(phi.kept == 1);
+  CHECK(phi.blended == 47);
+  CHECK(phi.interpolated == 0);
+
+  const auto gemma4 =
+      census(import_hugging_face(
+                 json{{"model_type", "gemma4"},
+                      {"head_dim", 512},
+                      {"rope_parameters", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}}}})
+                 .groups[0]);
+  CHECK(gemma4.kept == 64);
+  CHECK(gemma4.stopped == 192);
+  CHECK(gemma4.changes.back() == rope::pair_change::stopped);
+}
+
+TEST_CASE("the report has every derived number", "[describe]") {
+  const std::string qwen = describe(import_hugging_face(config("qwen2_5_7b_yarn")));
+  for (const char* part :
+       {"qwen2 (Hugging Face)", "half_split", "0 to 127 of 128 (64 pairs)", "yarn", "1000000",
+        "low                     23", "high                    40", "1.138629436",
+        "24 kept: 0 to 23; 16 blended: 24 to 39; 24 interpolated (slowed by 4): 40 to 63",
+        "36 of 64 pairs make one within the longest context", "rotate<half_split>(heads, table)",
+        "6.283185307 to 20253023.18 tokens", "32768", "notes", "rope_scaling.type"})
+    CHECK(contains(qwen, part));
+  const std::string deepseek = describe(import_hugging_face(config("deepseek_v3")));
+  for (const char* part : {"128 to 191 of 192", "1.873854207 / sqrt(192) = 0.1352337789", "interleaved",
+                           "rotate<interleaved>(heads.channels(128, 64), table)"})
+    CHECK(contains(deepseek, part));
+  CHECK(contains(describe(import_hugging_face(config("gemma_3_4b"))), "sliding_attention (29 of 34 layers)"));
+  CHECK(contains(describe(import_hugging_face(config("llama_4_scout"))), "3, 7, 11, 15"));
+  CHECK(contains(describe(import_hugging_face(config("qwen2_vl_7b"))), "16, 24, 24 (in blocks)"));
+  CHECK(contains(describe(import_hugging_face(config("phi_3_5_mini"))),
+                 "1 kept: 0; 47 changed (slowed by up to 2.839999437): 1 to 47"));
+  const std::string llama = describe(import_hugging_face(config("llama_3_1_8b")));
+  for (const char* part : {"kept_below_wavelength   2048", "slowed_above_wavelength 8192"})
+    CHECK(contains(llama, part));
+  CHECK(contains(describe(import_hugging_face(config("gemma_3_4b"))),
+                 "71 of 128 pairs make one within the sliding window"));
+  CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
+}
+
+TEST_CASE("the report of a group counts pairs that are apart without a range", "[describe]") {
+  auto group = import_hugging_face(config("llama_3_8b")).groups[0];
+  Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
+  inv_freq(3, 0) = inv_freq(9, 0) = 0;
+  group.frequencies = rope::frequencies::custom(inv_freq);
+  CHECK(contains(describe(group), "62 kept; 2 do not turn\n"));
+  inv_freq.setZero();
+  group.frequencies = rope::frequencies::custom(inv_freq);
+  CHECK(contains(describe(group), "64 do not turn: 0 to 63"));
+  CHECK(contains(describe(group), "no pair turns"));
+  CHECK_FALSE(contains(describe(group), "full turns"));
+}
+
+TEST_CASE("a model does not differ from itself", "[describe]") {
+  for (const char* name : {"llama_3_1_8b", "gemma_3_4b", "deepseek_v3", "phi_3_5_mini", "qwen2_vl_7b"})
+    CHECK(compare(import_hugging_face(config(name)), import_hugging_face(config(name))).empty());
+  CHECK(compare(import_hugging_face(config("gemma_3_4b")),
+                import_hugging_face(config("gemma_3_4b_rope_parameters")))
+            .empty());
+}
+
+TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[describe]") {
+  const auto original = import_hugging_face(config("llama_3_1_8b"));
+  const auto converted = import_gguf(converted_llama31(original));
+  const auto found = compare(original, converted);
+  REQUIRE(found.size() == 1);
+  CHECK(has_warning(found, "layout is half_split in Hugging Face and interleaved in GGUF", "expected"));
+  REQUIRE(compare(converted, original).size() == 1);
+  CHECK(has_warning(compare(converted, original), "layout", "expected"));
+  for (const auto& [i, divisor] : std::vector<std::pair<std::size_t, double>>{{28, 1},
+                                                                              {29, 1.207484},
+                                                                              {30, 1.553415},
+                                                                              {31, 2.026313},
+                                                                              {32, 2.69453},
+                                                                              {33, 3.684253},
+                                                                              {34, 5.257327},
+                                                                              {35, 8}})
+    CHECK(rounds_to(rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))[i], divisor, 7));
+}
+
+TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[describe]") {
+  const auto converted = import_gguf(gguf("qwen2", {{".embedding_length", 3584},
+                                                    {".attention.head_count", 28},
+                                                    {".rope.freq_base", 1e6},
+                                                    {".rope.scaling.type", "yarn"},
+                                                    {".rope.scaling.factor", 4},
+                                                    {".context_length", 32768},
+                                                    {".rope.scaling.original_context_length", 32768}}));
+  CHECK(compare(import_hugging_face(config("qwen2_5_7b_yarn")), converted, 0).empty());
+}
+
+TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[describe]") {
+  const auto converted = import_gguf(gguf("gpt-oss", {{".attention.key_length", 64},
+                                                      {".rope.freq_base", 150000},
+                                                      {".rope.scaling.type", "yarn"},
+                                                      {".rope.scaling.factor", 32},
+                                                      {".rope.scaling.original_context_length", 4096}}));
+  const auto found = compare(import_hugging_face(config("gpt_oss_20b")), converted);
+  REQUIRE(found.size() == 3);
+  CHECK(has_warning(found, "low is 8.092779116 in Hugging Face and 8 in GGUF"));
+  CHECK(has_warning(found, "high is 17.398", "and 18 in GGUF"));
+  CHECK(has_warning(found, "9 of 32 pairs, within 9 to 17", "most at pair 17", "0.0001293187", "0.0002279477",
+                    "76.2"));
+}
+
+TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[describe]") {
+  json entries = {{".attention.key_length", 256},      {".rope.freq_base", 1e6},
+                  {".rope.scaling.type", "linear"},    {".rope.scaling.factor", 8},
+                  {".attention.sliding_window", 1024}, {".block_count", 34}};
+  const auto original = import_hugging_face(config("gemma_3_4b"));
+  CHECK(compare(original, import_gguf(gguf("gemma3", entries)), 0).empty());
+  CHECK(has_warning(compare(original, import_gguf(gguf("gemma3n", entries))),
+                    "layer 4 is of type sliding_attention in Hugging Face and full_attention in GGUF"));
+}
+
+TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[describe]") {
+  const auto original = import_hugging_face(config("llama_4_scout"));
+  json entries = {
+      {".attention.key_length", 128},
+      {".rope.freq_base", 5e5},
+      {".block_count", 48},
+      {"rope_freqs.weight", rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))}};
+  CHECK(compare(original, import_gguf(gguf("llama4", entries))).empty());
+  entries[".block_count"] = 8;
+  CHECK(has_warning(compare(original, import_gguf(gguf("llama4", entries))),
+                    "layers without rotation are 3, 7, 11, 15", "and 3, 7 in GGUF"));
+}
+
+TEST_CASE("DeepSeek-V3 is the same in GGUF", "[describe]") {
+  const auto converted = import_gguf(gguf("deepseek2", {{".attention.key_length", 192},
+                                                        {".rope.dimension_count", 64},
+                                                        {".rope.scaling.type", "yarn"},
+                                                        {".rope.scaling.factor", 40},
+                                                        {".rope.scaling.original_context_length", 4096},
+                                                        {".rope.scaling.yarn_log_multiplier", 0.1}}));
+  CHECK(compare(import_hugging_face(config("deepseek_v3")), converted).empty());
+}
+
+TEST_CASE("every difference is said with both numbers", "[describe]") {
+  const auto original = import_hugging_face(config("gemma_3_4b"));
+  const auto changed_by = [&](auto change) {
+    auto other = original;
+    other.source = "GGUF";
+    change(other);
+    return compare(original, other);
+  };
+  using model = rope::model_rope;
+  CHECK(has_warning(changed_by([](model& m) { m.groups[1].layout = rope::pairing::interleaved; }),
+                    "sliding_attention: layout"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups[0].head_dim = 128; }), "head_dim is 256", "128"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups[0].first_channel = 64; }),
+                    "first rotated channel is 0", "64"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups[0].base = 5e5; }), "base is 1000000", "500000"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups[0].softmax_multiplier = 2; }),
+                    "softmax multiplier is 1", "2"));
+  CHECK(has_warning(changed_by([](model& m) {
+                      m.groups[0].mrope_sections = {64, 64};
+                    }),
+                    "M-RoPE sections", "64, 64"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups.pop_back(); }),
+                    "sliding_attention layers exist in Hugging Face only"));
+  CHECK(has_warning(changed_by([](model& m) { m.groups[0].frequencies = rope::frequencies(128, 1e6); }),
+                    "rotary_dim is 256", "128"));
+  CHECK(has_warning(
+      changed_by([](model& m) { m.groups[1].frequencies = rope::frequencies(256, 2e4); }),
+      "sliding_attention: inv_freq differs for 127 of 128 pairs, within 1 to 127; most at pair 127"));
+  CHECK(has_warning(changed_by([](model& m) {
+                      m.layers_without_rope = {3, 7};
+                    }),
+                    "layers without rotation are none in Hugging Face and 3, 7 in GGUF"));
+  CHECK(has_warning(changed_by([](model& m) { m.layers[5] = "sliding_attention"; }),
+                    "layer 5 is of type full_attention in Hugging Face and sliding_attention in GGUF"));
+  // Interleaved in Hugging Face and not in GGUF is nothing that a converter does.
+  auto interleaved = original;
+  interleaved.groups[0].layout = interleaved.groups[1].layout = rope::pairing::interleaved;
+  auto halves = original;
+  halves.source = "GGUF";
+  CHECK(has_warning(compare(interleaved, halves), "layout", "wrong weights"));
+}

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT
+#include <rope/models/gguf.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+#include "support/schedules.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::import_gguf;
+using rope::Index;
+using rope::layer_group;
+using rope::pairing;
+using testing::gguf;
+using testing::has_warning;
+using testing::json;
+using testing::lists;
+using testing::rounds_to;
+
+layer_group only_group(const testing::gguf_file& file, const rope::gguf_options& options = {}) {
+  const auto model = import_gguf(file, options);
+  REQUIRE(model.groups.size() == 1);
+  return model.groups.front();
+}
+
+bool same(const frequencies& a, const frequencies& b) {
+  return a.pairs() == b.pairs() && (a.inv_freq() == b.inv_freq()).all() &&
+         a.attention_factor() == b.attention_factor();
+}
+
+/// Metadata of a small Llama with `more` put in.
+testing::gguf_file small(const json& more = json::object()) {
+  json entries = {{".embedding_length", 512}, {".attention.head_count", 4}, {".context_length", 4096}};
+  entries.update(more);
+  return gguf("llama", entries);
+}
+
+}  // namespace
+
+TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[gguf]") {
+  const auto model = import_gguf(small());
+  const layer_group& group = model.groups.at(0);
+  CHECK(model.source == "GGUF");
+  CHECK(model.architecture == "llama");
+  CHECK(model.max_position == 4096);
+  CHECK(model.query_heads == 4);
+  CHECK(model.key_heads == 4);
+  CHECK(model.warnings.empty());
+  CHECK(group.layer_type.empty());
+  CHECK(group.layout == pairing::interleaved);
+  CHECK(group.head_dim == 128);
+  CHECK(group.first_channel == 0);
+  CHECK(group.rule == "default");
+  CHECK(same(group.frequencies, frequencies(128, 10000)));
+}
+
+TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[gguf]") {
+  const frequencies by_4(128, 10000, rope::linear_scaling{.factor = 4}), original(128, 10000);
+  CHECK(same(only_group(small({{".rope.scaling.factor", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scaling.factor", 0}})).frequencies, original));
+  CHECK(same(only_group(small({{".rope.scale_linear", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scale_linear", 2}, {".rope.scaling.factor", 4}})).frequencies, by_4));
+  CHECK(same(only_group(small({{".rope.scaling.type", "none"}, {".rope.scaling.factor", 4}})).frequencies,
+             original));
+  CHECK(same(only_group(small({{".rope.scaling.type", "linear"}, {".rope.scaling.factor", 4}})).frequencies,
+             by_4));
+}
+
+TEST_CASE("the head has its own key, and rotates as far as dimension_count says", "[gguf]") {
+  const auto group = only_group(small({{".attention.key_length", 96}, {".rope.dimension_count", 32}}));
+  CHECK(group.head_dim == 96);
+  CHECK(same(group.frequencies, frequencies(32, 10000)));
+  CHECK(import_gguf(small({{".attention.head_count_kv", {2, 2}}})).key_heads == 2);
+}
+
+TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[gguf]") {
+  json yarn = {{".rope.scaling.type", "yarn"},
+               {".rope.scaling.factor", 4},
+               {".rope.freq_base", 1e6},
+               {".rope.scaling.original_context_length", 32768}};
+  const auto group = only_group(small(yarn));
+  CHECK(same(group.frequencies,
+             frequencies(128, 1e6, rope::yarn_scaling{.factor = 4, .original_max_position = 32768})));
+  CHECK(rounds_to(group.frequencies.attention_factor(), 1.138629436, 10));
+  CHECK(group.number("low", 0) == 23);
+  CHECK(group.number("high", 0) == 40);
+  CHECK(group.softmax_multiplier == 1);
+  yarn[".rope.scaling.attn_factor"] = 0.5;
+  CHECK(rounds_to(only_group(small(yarn)).frequencies.attention_factor(), 1.138629436 / 2, 9));
+  yarn.erase(".rope.scaling.original_context_length");
+  CHECK(only_group(small(yarn)).number("original_max_position", 0) == 4096);
+}
+
+TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[gguf]") {
+  json yarn = {{".rope.scaling.type", "yarn"},
+               {".rope.scaling.factor", 4},
+               {".rope.scaling.original_context_length", 2048},
+               {".rope.scaling.yarn_ext_factor", 0}};
+  CHECK(same(only_group(small(yarn)).frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+  yarn[".rope.scaling.yarn_ext_factor"] = 0.5;
+  const frequencies half = only_group(small(yarn)).frequencies;
+  const frequencies linear(128, 1e4, rope::linear_scaling{.factor = 4});
+  const frequencies full(128, 1e4, rope::yarn_scaling{.factor = 4, .original_max_position = 2048});
+  for (Index i = 0; i < 64; ++i) {
+    const double expected = (linear.inv_freq()(i, 0) + full.inv_freq()(i, 0)) / 2;
+    CHECK(std::abs(half.inv_freq()(i, 0) - expected) <= 4e-16 * expected);
+  }
+}
+
+TEST_CASE("gpt-oss has rounded bounds in GGUF", "[gguf]") {
+  const auto group = only_group(gguf("gpt-oss", {{".attention.key_length", 64},
+                                                 {".rope.freq_base", 150000},
+                                                 {".rope.scaling.type", "yarn"},
+                                                 {".rope.scaling.factor", 32},
+                                                 {".rope.scaling.original_context_length", 4096}}));
+  CHECK(group.number("low", 0) == 8);
+  CHECK(group.number("high", 0) == 18);
+  CHECK(group.layout == pairing::half_split);
+  CHECK(lists(group.frequencies, 9,
+              "0.03162075 0.01945097 0.01179219 0.007015714 0.004069555 0.002277272 0.001206131", 7));
+  CHECK(lists(group.frequencies, 16, "5.809475e-04 2.279478e-04", 7));
+}
+
+TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[gguf]") {
+  const auto deepseek = [](double all_dim) {
+    return only_group(gguf("deepseek2", {{".attention.key_length", 192},
+                                         {".rope.dimension_count", 64},
+                                         {".rope.scaling.type", "yarn"},
+                                         {".rope.scaling.factor", 40},
+                                         {".rope.scaling.original_context_length", 4096},
+                                         {".rope.scaling.yarn_log_multiplier", 0.1 * all_dim}}));
+  };
+  const auto v3 = deepseek(1);
+  CHECK(v3.head_dim == 192);
+  CHECK(v3.first_channel == 128);
+  CHECK(v3.layout == pairing::interleaved);
+  CHECK(std::abs(v3.frequencies.attention_factor() - 1) < 1e-15);
+  CHECK(rounds_to(v3.softmax_multiplier, 1.873854207, 10));
+  CHECK(lists(v3.frequencies, 11, "0.0390069266 0.0268793601 0.0183781462 0.0124479559", 9));
+  CHECK(rounds_to(deepseek(0.707).softmax_multiplier, 1.589626165, 10));
+  // A latent head of 576 channels has a length of its own.
+  CHECK(only_group(gguf("deepseek2", {{".attention.key_length", 576},
+                                      {".attention.key_length_mla", 192},
+                                      {".rope.dimension_count", 64}}))
+            .first_channel == 128);
+}
+
+TEST_CASE("pair factors divide, rope_freqs first and then the list for the length", "[gguf]") {
+  json entries = {{".rope.dimension_count", 4},
+                  {"rope_factors_short.weight", {1, 2}},
+                  {"rope_factors_long.weight", {4, 8}},
+                  {".rope.scaling.original_context_length", 1024},
+                  {".rope.scaling.attn_factor", 1.25}};
+  const auto inv_freq = [&](double length) {
+    const auto f = only_group(small(entries), {.length = length}).frequencies;
+    CHECK(f.attention_factor() == 1.25);
+    return std::vector<double>{f.inv_freq()(0, 0), f.inv_freq()(1, 0)};
+  };
+  CHECK(inv_freq(0) == std::vector<double>{1, 0.005});
+  CHECK(inv_freq(1024) == std::vector<double>{1, 0.005});
+  CHECK(inv_freq(1025) == std::vector<double>{0.25, 0.00125});
+  entries["rope_freqs.weight"] = {1, 10, 99};  // longer than it needs to be
+  CHECK(inv_freq(1025) == std::vector<double>{1, 0.001});
+}
+
+TEST_CASE("sliding layers have a base of their own and no scaling", "[gguf]") {
+  const auto model = import_gguf(gguf("gemma3", {{".attention.key_length", 256},
+                                                 {".rope.freq_base", 1e6},
+                                                 {".rope.scaling.type", "linear"},
+                                                 {".rope.scaling.factor", 8},
+                                                 {".attention.sliding_window", 1024}}));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(same(model.group("full_attention")->frequencies,
+             frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
+  CHECK(same(model.group("sliding_attention")->frequencies, frequencies(256, 1e4)));
+  const auto own = import_gguf(
+      small({{".rope.freq_base", 1e6}, {".rope.freq_base_swa", 2e4}, {".rope.dimension_count_swa", 64}}));
+  CHECK(same(own.group("sliding_attention")->frequencies, frequencies(64, 2e4)));
+}
+
+TEST_CASE("sections come without the zeros that fill them up, and alternate in IMROPE models", "[gguf]") {
+  const json entries = {{".attention.key_length", 128}, {".rope.dimension_sections", {24, 20, 20, 0}}};
+  CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
+  CHECK_FALSE(only_group(gguf("qwen2vl", entries)).mrope_interleaved);
+  CHECK(only_group(gguf("qwen3vl", entries)).mrope_interleaved);
+  CHECK(only_group(gguf("qwen3vl", entries)).layout == pairing::half_split);
+}
+
+TEST_CASE("bases and dimensions per layer make a group for every kind of layer", "[gguf]") {
+  const json entries = {{".block_count", 5},
+                        {".rope.freq_base_per_layer", {5e6, 1e4, 1e4, 5e6, 1e4}},
+                        {".rope.dimension_count_per_layer", {64, 128, 128, 64, 128}}};
+  const auto model = import_gguf(small(entries));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(model.groups[0].layer_type == "base 5000000, 64 channels");
+  CHECK(model.groups[1].layer_type == "base 10000, 128 channels");
+  CHECK(same(model.groups[0].frequencies, frequencies(64, 5e6)));
+  CHECK(same(model.groups[1].frequencies, frequencies(128, 1e4)));
+  const std::vector<std::size_t> expected = {0, 1, 1, 0, 1};
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(model.group_of_layer(static_cast<Index>(i)) == &model.groups[expected[i]]);
+  CHECK(model.group_of_layer(5) == nullptr);
+  CHECK(model.warnings.empty());
+
+  SECTION("layers that are known to slide have their names and are not scaled") {
+    json typed = entries;
+    typed.update({{".attention.sliding_window_pattern", {0, 1, 1, 0, 1}}, {".rope.scaling.factor", 4}});
+    const auto sliding = import_gguf(small(typed));
+    REQUIRE(sliding.groups.size() == 2);
+    CHECK(same(sliding.group("full_attention")->frequencies,
+               frequencies(64, 5e6, rope::linear_scaling{.factor = 4})));
+    CHECK(same(sliding.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
+    CHECK(sliding.group_of_layer(4)->layer_type == "sliding_attention");
+    CHECK(has_warning(sliding.warnings, "llama.rope.scaling is not applied to sliding layers"));
+    // Two bases of one type keep their numbers in the name.
+    typed[".rope.freq_base_per_layer"] = {5e6, 1e4, 2e4, 5e6, 1e4};
+    const auto three = import_gguf(small(typed));
+    REQUIRE(three.groups.size() == 3);
+    CHECK(three.group_of_layer(3)->layer_type == "full_attention");
+    CHECK(three.group_of_layer(2)->layer_type == "sliding_attention, base 20000, 128 channels");
+  }
+  SECTION("what is absent is the number of the model, and 0 channels are too") {
+    json bases = entries;
+    bases.erase(".rope.dimension_count_per_layer");
+    bases[".rope.dimension_count"] = 32;
+    CHECK(import_gguf(small(bases)).groups[1].rotary_dim() == 32);
+    json dimensions = entries;
+    dimensions.erase(".rope.freq_base_per_layer");
+    dimensions.update({{".rope.freq_base", 2e4}, {".rope.dimension_count_per_layer", {64, 0, 0, 64, 0}}});
+    const auto mixed = import_gguf(small(dimensions));
+    CHECK(same(mixed.group_of_layer(0)->frequencies, frequencies(64, 2e4)));
+    CHECK(same(mixed.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
+  }
+  SECTION("a scaling is applied to all, and said to be, where no layer is known to slide") {
+    json scaled = entries;
+    scaled[".rope.scaling.factor"] = 4;
+    const auto all = import_gguf(small(scaled));
+    CHECK(same(all.groups[1].frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+    CHECK(has_warning(all.warnings, "llama.rope.scaling is applied to every layer"));
+  }
+  SECTION("one group for all of them is still a group of every layer") {
+    const auto alike = import_gguf(small({{".rope.freq_base_per_layer", {2e4, 2e4}}}));
+    REQUIRE(alike.groups.size() == 1);
+    CHECK(same(alike.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
+  }
+}
+
+TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own", "[gguf]") {
+  const auto model = import_gguf(small({{".rope.freq_base_per_layer", {10000.25, 10000.75, 10000.25}}}));
+  REQUIRE(model.groups.size() == 2);
+  CHECK(model.groups[0].layer_type == "base 10000.25, 128 channels");
+  CHECK(model.groups[1].layer_type == "base 10000.75, 128 channels");
+  CHECK(same(model.group_of_layer(1)->frequencies, frequencies(128, 10000.75)));
+  CHECK(model.group_of_layer(2) == &model.groups[0]);
+  const auto huge = import_gguf(small({{".rope.freq_base_per_layer", {1e30, 1e40}}}));
+  REQUIRE(huge.groups.size() == 2);
+  CHECK(huge.groups[0].layer_type == "base 1e+30, 128 channels");
+  CHECK(same(huge.group_of_layer(1)->frequencies, frequencies(128, 1e40)));
+  // Neighbours, which ten digits do not tell apart.
+  const double next = std::nextafter(10000.0, 2e4);
+  const auto close = import_gguf(small({{".rope.freq_base_per_layer", {10000.0, next, next}}}));
+  REQUIRE(close.groups.size() == 2);
+  CHECK(close.group_of_layer(0)->base == 10000);
+  CHECK(close.group_of_layer(2)->base == next);
+  CHECK(close.groups[0].layer_type != close.groups[1].layer_type);
+}
+
+TEST_CASE("the work of a GGUF file is bounded", "[gguf]") {
+  const auto refuses = [](const json& more, const auto&... parts) {
+    return testing::throws_saying<std::invalid_argument>([&] { import_gguf(small(more)); },
+                                                         "rope::import_gguf: ", parts...);
+  };
+  CHECK(refuses({{".attention.key_length", 1048576}}, "llama.attention.key_length",
+                "must not bring the pairs of all groups of layers above 32768, got 524288"));
+  CHECK(refuses({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4, 3e4}}},
+                "the pairs of all groups of layers above 32768, got 49152"));
+  CHECK(import_gguf(small({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4}}}))
+            .groups.size() == 2);
+  // The same kind of layer costs once.
+  CHECK(import_gguf(small({{".attention.key_length", 32768},
+                           {".rope.freq_base_per_layer", std::vector<double>(100, 1e4)}}))
+            .groups.size() == 1);
+  std::vector<double> bases;
+  for (int i = 0; i < 1025; ++i) bases.push_back(1e4 + i);
+  CHECK(refuses({{".rope.dimension_count", 2}, {".rope.freq_base_per_layer", bases}},
+                "llama.rope.dimension_count", "must not make more than 1024 groups of layers, got 1025"));
+  CHECK(refuses({{".block_count", 16385}}, "llama.block_count", "up to 16384", "got 16385"));
+  const std::vector<double> long_list(16385, 1);
+  CHECK(refuses({{".rope.dimension_count_per_layer", long_list}}, "llama.rope.dimension_count_per_layer",
+                "at most 16384, got 16385"));
+  CHECK(refuses({{".attention.sliding_window_pattern", long_list}}, "llama.attention.sliding_window_pattern",
+                "at most 16384, got 16385"));
+  CHECK(refuses({{".rope.dimension_sections", {64, 0, 0, 0, 0, 0, 0, 0, 0}}}, "llama.rope.dimension_sections",
+                "at most 8 values, got 9"));
+}
+
+TEST_CASE("a list of divisors is read once, however many groups there are", "[gguf]") {
+  struct counting {
+    testing::gguf_file file;
+    int* reads;
+    std::optional<double> number(const std::string& key) const { return file.number(key); }
+    std::optional<std::string> text(const std::string& key) const { return file.text(key); }
+    std::optional<std::vector<double>> numbers(const std::string& key) const {
+      if (key == "rope_freqs.weight") ++*reads;
+      return file.numbers(key);
+    }
+  };
+  int reads = 0;
+  const auto model = import_gguf(counting{small({{".rope.freq_base_per_layer", {1e4, 2e4, 3e4, 4e4}},
+                                                 {"rope_freqs.weight", std::vector<double>(64, 2.0)}}),
+                                          &reads});
+  CHECK(reads == 1);
+  REQUIRE(model.groups.size() == 4);
+  CHECK(model.groups[3].frequencies.inv_freq()(0, 0) == 0.5);
+}
+
+TEST_CASE("the layers that do not rotate are those of the architecture", "[gguf]") {
+  const auto model = [](const char* architecture, const json& more) {
+    json entries = {{".attention.key_length", 128}, {".block_count", 8}};
+    entries.update(more);
+    return import_gguf(gguf(architecture, entries));
+  };
+  using layers = std::vector<Index>;
+  const json window = {{".attention.sliding_window", 4096}}, none = {{".attention.sliding_window", 0}};
+  CHECK(model("llama", window).layers_without_rope.empty());
+  CHECK(model("smollm3", json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model("llama4", json::object()).layers_without_rope == layers{3, 7});
+  CHECK(model("llama4", none).layers_without_rope.empty());
+  CHECK(model("cohere2", window).layers_without_rope == layers{3, 7});
+  CHECK(model("cohere2", {{".attention.sliding_window_pattern", {1, 0, 1, 1, 1, 1, 0, 1}}})
+            .layers_without_rope == layers{1, 6});
+  CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope ==
+        layers{1, 3, 5, 7});
+  CHECK(model("exaone4", window).layers_without_rope.empty());  // only the one of 64 layers slides
+  CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope.size() == 16);
+  CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
+}
+
+TEST_CASE("Gemma 3 knows its sliding layers", "[gguf]") {
+  json entries = {{".attention.key_length", 256},
+                  {".rope.freq_base", 1e6},
+                  {".attention.sliding_window", 1024},
+                  {".block_count", 34}};
+  const auto model = import_gguf(gguf("gemma3", entries));
+  REQUIRE(model.layers.size() == 34);
+  CHECK(model.group_of_layer(4)->base == 1e4);
+  CHECK(model.group_of_layer(5)->base == 1e6);
+  CHECK(import_gguf(gguf("gemma3n", entries)).group_of_layer(4)->base == 1e6);
+}
+
+TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[gguf]") {
+  std::vector<double> factors(128, 1.0);
+  std::fill(factors.begin() + 32, factors.end(), static_cast<double>(1e30f));  // Gemma 4
+  const json entries = {
+      {".attention.key_length", 256}, {".rope.freq_base", 1e6}, {"rope_freqs.weight", factors}};
+  const auto group = only_group(gguf("gemma4", entries));
+  CHECK(same(group.frequencies,
+             frequencies(256, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.25})));
+  // They are those of the full layers alone, whose heads are larger.
+  json two_types = entries;
+  two_types.update({{".rope.freq_base_swa", 1e4}, {".attention.key_length_swa", 128}});
+  const auto model = import_gguf(gguf("gemma4", two_types));
+  CHECK(model.group("full_attention")->head_dim == 256);
+  CHECK(model.group("sliding_attention")->head_dim == 128);
+  CHECK(same(model.group("full_attention")->frequencies, group.frequencies));
+  CHECK(same(model.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
+  CHECK(model.warnings.empty());
+}
+
+TEST_CASE("keys that are not used are reported", "[gguf]") {
+  CHECK(has_warning(import_gguf(small({{".attention.compress_rope_freq_base", 1}})).warnings,
+                    "compress_rope_freq_base"));
+}
+
+TEST_CASE("malformed metadata gives its error, by the name of the key", "[gguf]") {
+  struct malformed {
+    testing::gguf_file file;
+    std::vector<const char*> says;
+  };
+  const json yarn = {{".rope.scaling.type", "yarn"}, {".rope.scaling.factor", 4}};
+  const auto with_yarn = [&](json more) {
+    more.update(yarn);
+    return small(more);
+  };
+  for (const auto& [file, says] : std::vector<malformed>{
+           {{json::object()}, {"general.architecture", "missing"}},
+           {gguf("novel", json::object()), {"general.architecture", "novel", "layout"}},
+           {gguf("llama", {{".attention.head_count", 4}}), {"llama.embedding_length", "missing"}},
+           {gguf("llama", {{".embedding_length", 512}}), {"llama.attention.head_count", "missing"}},
+           {small({{".attention.head_count", -1}}), {"llama.attention.head_count", "whole number", "-1"}},
+           {small({{".context_length", 0}}), {"llama.context_length", "positive"}},
+           {small({{".attention.key_length", 0}}), {"llama.attention.key_length", "positive whole number"}},
+           {small({{".rope.dimension_count", 33}}), {"llama.rope.dimension_count", "even", "33"}},
+           {small({{".rope.dimension_count", 256}}), {"llama.rope.dimension_count", "128", "256"}},
+           {small({{".rope.freq_base", 1}}), {"llama.rope.freq_base", "greater than 1"}},
+           {small({{".rope.freq_base", "1e4"}}), {"llama.rope.freq_base", "must be a number"}},
+           {small({{".rope.scaling.type", "dynamic"}}), {"llama.rope.scaling.type", "yarn", "dynamic"}},
+           {small({{".rope.scaling.factor", -2}}), {"llama.rope.scaling.factor", "not be negative"}},
+           {small({{".rope.scaling.attn_factor", 0}}), {"llama.rope.scaling.attn_factor", "positive"}},
+           {with_yarn({{".rope.scaling.yarn_beta_fast", 0}}),
+            {"llama.rope.scaling.yarn_beta_fast", "positive"}},
+           {with_yarn({{".rope.scaling.yarn_log_multiplier", -1}}),
+            {"llama.rope.scaling.yarn_log_multiplier"}},
+           {gguf(
+                "llama",
+                {{".attention.key_length", 64}, {".rope.scaling.type", "yarn"}, {".rope.scaling.factor", 4}}),
+            {"llama.context_length", "missing"}},
+           {small({{"rope_freqs.weight", {1, 2}}}), {"rope_freqs.weight", "64", "2"}},
+           {small({{".rope.dimension_count", 4}, {"rope_freqs.weight", {1, 0}}}),
+            {"rope_freqs.weight", "positive"}},
+           {small({{".rope.dimension_sections", {16, 16}}}),
+            {"llama.rope.dimension_sections", "add up", "64", "32"}},
+           {small({{".block_count", 3}, {".rope.freq_base_per_layer", {2, 3}}}),
+            {"llama.rope.freq_base_per_layer", "one value per layer, 3", "got 2"}},
+           {small({{".rope.freq_base_per_layer", {2, 3}}, {".rope.dimension_count_per_layer", {64}}}),
+            {"llama.rope.dimension_count_per_layer", "one value per layer, 2", "got 1"}},
+           {small({{".rope.freq_base_per_layer", json::array()}}),
+            {"llama.rope.freq_base_per_layer", "one value per layer", "got 0"}},
+           {small({{".rope.dimension_count_per_layer", json::array()}}),
+            {"llama.rope.dimension_count_per_layer", "one value per layer", "got 0"}},
+           {small({{".attention.head_count", 1024}}), {"llama.attention.key_length", "positive", "got 0"}},
+           {gguf("deepseek2", {{".attention.key_length", 8},
+                               {".rope.scaling.type", "yarn"},
+                               {".rope.scaling.factor", 4},
+                               {".rope.scaling.original_context_length", 4096},
+                               {".rope.scaling.yarn_log_multiplier", 1e200}}),
+            {"deepseek2.rope.scaling.yarn_log_multiplier", "softmax multiplier", "inf"}},
+           {small({{".rope.freq_base_per_layer", {2, 1}}}),
+            {"llama.rope.freq_base_per_layer", "greater than 1", "got 1"}},
+           {small({{".rope.dimension_count_per_layer", {64, 33}}}),
+            {"llama.rope.dimension_count_per_layer", "even", "got 33"}},
+           {small({{".block_count", 3}, {".attention.sliding_window_pattern", {1, 0}}}),
+            {"llama.attention.sliding_window_pattern", "block_count values, 3", "got 2"}},
+           {small({{".attention.sliding_window_pattern", {1, 2}}}),
+            {"llama.attention.sliding_window_pattern", "0 or 1", "got 2"}},
+       }) {
+    CAPTURE(file.entries.dump());
+    std::string text;
+    try {
+      import_gguf(file);
+    } catch (const std::invalid_argument& error) {
+      text = error.what();
+    }
+    CAPTURE(text);
+    CHECK(text.find("rope::import_gguf: ") == 0);
+    for (const char* part : says) {
+      CAPTURE(part);
+      CHECK(text.find(part) != std::string::npos);
+    }
+  }
+  CHECK(testing::throws_saying<std::invalid_argument>([] { import_gguf(small(), {.length = -1}); }, "length",
+                                                      "-1"));
+  CHECK(only_group(gguf("novel", {{".attention.key_length", 8}}), {.layout = pairing::half_split})
+            .rotary_dim() == 8);
+}

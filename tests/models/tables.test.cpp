@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#include <rope/models/tables.hpp>
+
+#include <cstdint>
+#include <rope/frequencies/scaling.hpp>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::Index;
+using rope::model_tables;
+using testing::throws_saying;
+
+rope::layer_group group_of(const std::string& layer_type, const frequencies& f) {
+  return {.layer_type = layer_type,
+          .layout = rope::pairing::half_split,
+          .head_dim = f.rotary_dim(),
+          .first_channel = 0,
+          .frequencies = f,
+          .rule = "default",
+          .base = 10000};
+}
+
+/// Six layers, of which every third attends fully, as Gemma 3.
+rope::model_rope gemma(const frequencies& full, const frequencies& sliding) {
+  rope::model_rope model = {.source = "test", .architecture = "test", .groups = {}};
+  model.groups = {group_of("full_attention", full), group_of("sliding_attention", sliding)};
+  for (int i = 0; i < 6; ++i) model.layers.push_back(i % 3 == 2 ? "full_attention" : "sliding_attention");
+  return model;
+}
+
+template <class S>
+bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
+  if (a.first() != b.first() || a.rows() != b.rows() || a.fingerprint() != b.fingerprint()) return false;
+  for (std::int64_t p = a.first(); p < a.last(); ++p)
+    if ((a.cos(p) != b.cos(p)).any() || (a.sin(p) != b.sin(p)).any()) return false;
+  return true;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[model_tables]", float, double) {
+  const frequencies full(16, 1e6, rope::linear_scaling{8}), sliding(16, 1e4);
+  const model_tables<TestType> tables(gemma(full, sliding), 50);
+  const frequency_table<TestType> of_full(full, 50), of_sliding(sliding, 50);
+  CHECK(tables.size() == 2);
+  for (Index layer = 0; layer < 6; ++layer) {
+    CAPTURE(layer);
+    const auto* table = tables.of_layer(layer);
+    REQUIRE(table);
+    CHECK(same(*table, layer % 3 == 2 ? of_full : of_sliding));
+    CHECK(table == tables.of_layer(layer % 3));
+    CHECK(table == &tables.of_group(layer % 3 == 2 ? 0 : 1));
+  }
+  const model_tables<TestType> range(gemma(full, sliding), -5, 7);
+  CHECK(same(*range.of_layer(2), frequency_table<TestType>(full, -5, 7)));
+}
+
+TEST_CASE("tables are of float by default", "[model_tables]") {
+  const model_tables tables(gemma(frequencies(8), frequencies(8, 1e5)), 2);
+  STATIC_REQUIRE(std::is_same_v<decltype(tables), const model_tables<float>>);
+}
+
+TEST_CASE("groups of one schedule share a table too, and nearly equal ones do not", "[model_tables]") {
+  CHECK(model_tables<>(gemma(frequencies(8), frequencies(8)), 4).size() == 1);
+  CHECK(model_tables<>(gemma(frequencies(8), frequencies(8, 1.0000001e4)), 4).size() == 2);
+  CHECK(model_tables<>(gemma(frequencies(8), frequencies(6)), 4).size() == 2);
+  const frequencies louder = frequencies::custom(frequencies(8).inv_freq(), 1.25);
+  CHECK(model_tables<>(gemma(frequencies(8), louder), 4).size() == 2);
+}
+
+TEST_CASE("a layer that does not rotate has no table", "[model_tables]") {
+  auto model = gemma(frequencies(8), frequencies(8, 1e5));
+  model.layers_without_rope = {1, 4};
+  const model_tables<> tables(model, 4);
+  for (Index layer = 0; layer < 6; ++layer) CHECK((tables.of_layer(layer) == nullptr) == (layer % 3 == 1));
+}
+
+TEST_CASE("a model of one group has its table for every layer", "[model_tables]") {
+  rope::model_rope model = {
+      .source = "test", .architecture = "test", .groups = {group_of("", frequencies(8))}};
+  model.layers_without_rope = {3};
+  const model_tables<> tables(model, 4);
+  CHECK(tables.of_layer(0) == &tables.of_group(0));
+  CHECK(tables.of_layer(1000) == &tables.of_group(0));
+  CHECK(tables.of_layer(3) == nullptr);
+  // Layers that are counted end somewhere.
+  model.layers = std::vector<std::string>(5, "full_attention");
+  CHECK(model_tables<>(model, 4).of_layer(4) != nullptr);
+  CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(5), std::out_of_range);
+}
+
+TEST_CASE("layers, groups and models that are none are refused", "[model_tables]") {
+  auto model = gemma(frequencies(8), frequencies(8, 1e5));
+  model.layers[2] = "linear_attention";
+  const model_tables<> tables(model, 4);
+  for (const Index layer : {Index{-1}, Index{2}, Index{6}})
+    CHECK(throws_saying<std::out_of_range>([&] { tables.of_layer(layer); },
+                                           "rope::model_tables: the model does not say how layer " +
+                                               std::to_string(layer) + " rotates; it has 6 layers"));
+  model.layers.clear();
+  CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(0), std::out_of_range);
+  for (const Index group : {Index{-1}, Index{2}})
+    CHECK(throws_saying<std::out_of_range>(
+        [&] { tables.of_group(group); },
+        "rope::model_tables: group must be in [0, 2), got " + std::to_string(group)));
+  model.groups.clear();
+  CHECK(throws_saying<std::invalid_argument>([&] { model_tables<>(model, 4); }, "must have a group"));
+  CHECK_THROWS_AS(model_tables<>(gemma(frequencies(8), frequencies(8)), -4), std::invalid_argument);
+}

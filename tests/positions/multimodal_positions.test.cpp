@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+#include <rope/positions/multimodal_positions.hpp>
+
+#include <array>
+#include <limits>
+#include <rope/frequencies/axes.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::half_split;
+using rope::Index;
+using rope::merged_patches;
+using rope::prompt_run;
+using rope::text_run;
+using rope::vision_run;
+using testing::throws_saying;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+template <class Coordinates>
+std::string spelled(const Coordinates& coordinates) {
+  std::string text;
+  for (Index r = 0; r < coordinates.rows(); ++r) {
+    text += "(";
+    for (Index a = 0; a < 3; ++a) {
+      std::string number = std::to_string(coordinates(r, a));
+      if (number.find('.') != std::string::npos) {
+        number.erase(number.find_last_not_of('0') + 1);
+        if (number.back() == '.') number.pop_back();
+      }
+      text += a > 0 ? "," : "";
+      text += number;
+    }
+    text += ")";
+  }
+  return text;
+}
+
+}  // namespace
+
+// Golden: `get_rope_index` of Hugging Face transformers (Qwen2-VL): three tokens of text, an image of 1 x 4 x
+// 4 patches merged by 2, two tokens of text.
+TEST_CASE("an image between text", "[multimodal_positions]") {
+  const auto prompt = rope::qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+  CHECK(spelled(prompt.coordinates) == "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(3,3,4)(3,4,3)(3,4,4)(5,5,5)(6,6,6)");
+  CHECK(prompt.next == 7);
+  CHECK(prompt.delta() == -2);
+}
+
+// Golden: the docstring of `get_rope_index` of Hugging Face transformers: a video of 3 x 2 x 2 tokens, then
+// five of text.
+TEST_CASE("a video before text", "[multimodal_positions]") {
+  const auto prompt = rope::qwen_vl_positions({vision_run{3, 2, 2}, text_run{5}});
+  CHECK(spelled(prompt.coordinates) ==
+        "(0,0,0)(0,0,1)(0,1,0)(0,1,1)(1,0,0)(1,0,1)(1,1,0)(1,1,1)(2,0,0)(2,0,1)(2,1,0)(2,1,1)"
+        "(3,3,3)(4,4,4)(5,5,5)(6,6,6)(7,7,7)");
+  CHECK(prompt.delta() == 8 - 17);
+}
+
+// Golden: the docstring of Qwen2.5-VL in the same place: 25 tokens per second and one frame per second, 3 x 2
+// x 2.
+TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[multimodal_positions]") {
+  const auto prompt = rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}});
+  CHECK(spelled(prompt.coordinates) ==
+        "(0,0,0)(0,0,1)(0,1,0)(0,1,1)(50,0,0)(50,0,1)(50,1,0)(50,1,1)(100,0,0)(100,0,1)(100,1,0)(100,1,1)"
+        "(101,101,101)");
+  // A fraction of a position is cut off, and the larger of time and space counts for what follows.
+  const auto fractional = rope::qwen_vl_positions({text_run{2}, vision_run{4, 1, 3, 0.7}, text_run{1}});
+  CHECK(spelled(fractional.coordinates) ==
+        "(0,0,0)(1,1,1)(2,2,2)(2,2,3)(2,2,4)(2,2,2)(2,2,3)(2,2,4)(3,2,2)(3,2,3)(3,2,4)(4,2,2)(4,2,3)(4,2,4)("
+        "5,5,5)");
+}
+
+// Golden: `get_rope_index` of Hugging Face transformers since 5.3, followed by hand: what comes after a video
+// starts max(height, width) after it, and generation (`rope_deltas`) one after the largest position of all.
+TEST_CASE("text after a long video starts where transformers or vLLM put it", "[multimodal_positions]") {
+  using rope::vision_advance;
+  const std::vector<prompt_run> runs = {text_run{2}, vision_run{4, 2, 1}, text_run{2}};
+  const std::string video = "(0,0,0)(1,1,1)(2,2,2)(2,3,2)(3,2,2)(3,3,2)(4,2,2)(4,3,2)(5,2,2)(5,3,2)";
+  const auto whole = rope::qwen_vl_positions(runs, 0, vision_advance::past_time_and_sides);
+  CHECK(spelled(whole.coordinates) == video + "(6,6,6)(7,7,7)");
+  CHECK(whole.next == 8);
+  CHECK(spelled(rope::qwen_vl_positions(runs).coordinates) == spelled(whole.coordinates));
+  const auto sides = rope::qwen_vl_positions(runs, 0, vision_advance::past_sides);
+  CHECK(spelled(sides.coordinates) == video + "(4,4,4)(5,5,5)");
+  CHECK(sides.next == 6);
+  CHECK(sides.delta() == 6 - 12);
+  // The video may hold the largest position, far behind the text.
+  const auto seconds =
+      rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}}, 7, vision_advance::past_sides);
+  CHECK(spelled(seconds.coordinates).substr(spelled(seconds.coordinates).rfind('(')) == "(9,9,9)");
+  CHECK(seconds.next == 7 + 100 + 1);
+  // An image, and a video no longer than its sides, leave no choice.
+  const std::vector<prompt_run> alike = {text_run{3}, merged_patches(1, 4, 6, 2), vision_run{3, 2, 3},
+                                         text_run{2}};
+  const auto one = rope::qwen_vl_positions(alike),
+             other = rope::qwen_vl_positions(alike, 0, vision_advance::past_sides);
+  CHECK(spelled(one.coordinates) == spelled(other.coordinates));
+  CHECK(one.next == other.next);
+  CHECK(rope::qwen_vl_positions({}, 5, vision_advance::past_sides).next == 5);
+  CHECK(rope::qwen_vl_positions({text_run{0}}, -3, vision_advance::past_sides).next == -3);
+}
+
+TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[multimodal_positions]") {
+  std::vector<prompt_run> runs = {text_run{1}};
+  for (const prompt_run& run : rope::frames_with_timestamps(merged_patches(2, 4, 2, 2, 99), {2, 1}))
+    runs.push_back(run);
+  runs.push_back(text_run{1});
+  const auto prompt = rope::qwen_vl_positions(runs);
+  CHECK(spelled(prompt.coordinates) == "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(3,4,3)(5,5,5)(6,6,6)(6,7,6)(8,8,8)");
+  CHECK(prompt.delta() == 0);
+}
+
+// Golden: Wei et al. 2025, arXiv:2502.05173, worked by hand for two frames of 3 x 2 tokens, two positions
+// apart.
+TEST_CASE("VideoRoPE centres each frame on the diagonal", "[multimodal_positions]") {
+  const auto prompt = rope::video_rope_positions({text_run{4}, vision_run{2, 3, 2, 2}, text_run{1}});
+  CHECK(spelled(prompt.coordinates) ==
+        "(0,0,0)(1,1,1)(2,2,2)(3,3,3)"
+        "(4,3,4)(4,3,5)(4,4,4)(4,4,5)(4,5,4)(4,5,5)(6,5,6)(6,5,7)(6,6,6)(6,6,7)(6,7,6)(6,7,7)"
+        "(7,7,7)");
+  CHECK(prompt.next == 8);
+  CHECK(prompt.delta() == 8 - 17);
+  CHECK(spelled(rope::video_rope_positions({vision_run{1, 4, 1}}).coordinates) ==
+        "(0,-1,0)(0,0,0)(0,1,0)(0,2,0)");
+  CHECK(spelled(rope::video_rope_positions({vision_run{1, 1, 4}}).coordinates) ==
+        "(0,0,-1)(0,0,0)(0,0,1)(0,0,2)");
+  const auto real = rope::video_rope_positions({vision_run{2, 1, 1, 0.75}, text_run{1}}, 10.5);
+  CHECK(spelled(real.coordinates) == "(10.5,10.5,10.5)(11.25,11.25,11.25)(12.25,12.25,12.25)");
+}
+
+TEST_CASE("a prompt may go on where another ended", "[multimodal_positions]") {
+  const std::vector<prompt_run> first = {text_run{2}, vision_run{1, 2, 5}},
+                                second = {text_run{3}, vision_run{2, 2, 1}};
+  std::vector<prompt_run> both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  const auto head = rope::qwen_vl_positions(first), tail = rope::qwen_vl_positions(second, head.next),
+             whole = rope::qwen_vl_positions(both);
+  CHECK(spelled(whole.coordinates) == spelled(head.coordinates) + spelled(tail.coordinates));
+  CHECK(whole.next == tail.next);
+  // Runs without a token change nothing.
+  const auto empty =
+      rope::qwen_vl_positions({text_run{0}, vision_run{0, 2, 2}, vision_run{2, 0, 2}, vision_run{2, 2, 0}});
+  CHECK(empty.coordinates.rows() == 0);
+  CHECK(empty.next == 0);
+  CHECK(rope::qwen_vl_positions({}).delta() == 0);
+}
+
+TEST_CASE("generated text decodes with a table of one axis", "[multimodal_positions]") {
+  const frequencies schedule(32, 1e6), mixed = rope::on_axes(schedule, rope::contiguous_sections({4, 6, 6}));
+  std::vector<prompt_run> runs = {text_run{3}, merged_patches(2, 6, 4, 2), text_run{2}};
+  const auto prompt = rope::qwen_vl_positions(runs);
+  const Index tokens = prompt.coordinates.rows();
+  runs.push_back(text_run{4});
+  const auto longer = rope::qwen_vl_positions(runs);
+  REQUIRE(longer.coordinates.rows() == tokens + 4);
+  std::vector<float> whole = testing::random_channels<float>((tokens + 4) * 32, 61), decoded = whole;
+  rope::rotate<half_split>(rope::thd(whole.data(), tokens + 4, 1, 32),
+                           frequency_table<float>(mixed, longer.coordinates));
+  const frequency_table<float> text(schedule, 64);
+  for (Index n = tokens; n < tokens + 4; ++n)
+    rope::rotate<half_split>(rope::thd(decoded.data() + n * 32, 1, 1, 32), text, n + prompt.delta());
+  CHECK(testing::same_bits(whole.data() + tokens * 32, decoded.data() + tokens * 32, 4 * 32));
+}
+
+TEST_CASE("a run without tokens is passed over, however many rows it has", "[multimodal_positions]") {
+  constexpr Index most = std::numeric_limits<Index>::max() / 64;
+  const auto prompt = rope::qwen_vl_positions({rope::vision_run{1, most, 0}, rope::text_run{2}}, 7);
+  CHECK(prompt.coordinates.rows() == 2);
+  CHECK(prompt.next == 9);
+}
+
+TEST_CASE("runs that make no sense are refused", "[multimodal_positions]") {
+  const auto refuses = [](const std::vector<prompt_run>& runs, const auto&... parts) {
+    return throws_saying<std::invalid_argument>([&] { rope::qwen_vl_positions(runs); },
+                                                "rope::qwen_vl_positions: ", parts...) &&
+           throws_saying<std::invalid_argument>([&] { rope::video_rope_positions(runs); },
+                                                "rope::video_rope_positions: ", parts...);
+  };
+  CHECK(refuses({text_run{2}, text_run{-3}}, "the tokens of a run must not be negative, got -3"));
+  CHECK(refuses({vision_run{-1, 2, 2}}, "the extents of a run must not be negative, got [-1, 2, 2]"));
+  CHECK(refuses({vision_run{1, -2, 2}}, "got [1, -2, 2]"));
+  CHECK(refuses({vision_run{1, 2, -2}}, "got [1, 2, -2]"));
+  CHECK(refuses({vision_run{1, 2, 2, -0.5}}, "frame_step must not be negative", "got -0.5 for 1 frames"));
+  CHECK(refuses({vision_run{1, 2, 2, infinity}}, "frames * frame_step at most 2^53", "got inf"));
+  CHECK(refuses({vision_run{1, 2, 2, std::numeric_limits<double>::quiet_NaN()}}, "nan"));
+  CHECK(refuses({vision_run{1, 2, 2, 0x1p54}}, "got 18014398509481984"));
+  CHECK(refuses({vision_run{4, 2, 2, 0x1p52}}, "got 4503599627370496 for 4 frames"));
+  CHECK_NOTHROW(rope::qwen_vl_positions({vision_run{1, 2, 2, -0.0}}));
+  constexpr std::int64_t far = (std::int64_t{1} << 53) + 2;
+  for (const std::int64_t start : {far, -far, std::numeric_limits<std::int64_t>::max()})
+    CHECK(throws_saying<std::out_of_range>([&] { rope::qwen_vl_positions({text_run{1}}, start); },
+                                           "a position must be at most 2^53 in magnitude"));
+  CHECK(throws_saying<std::out_of_range>([&] { rope::video_rope_positions({text_run{1}}, infinity); },
+                                         "got inf"));
+  constexpr Index huge = std::numeric_limits<Index>::max();
+  CHECK(throws_saying<std::length_error>(
+      [&] {
+        rope::qwen_vl_positions({vision_run{1, huge, 2}});
+      },
+      "a run exceeds"));
+  CHECK(throws_saying<std::length_error>([&] { rope::qwen_vl_positions({text_run{huge}}); },
+                                         "the prompt exceeds"));
+  CHECK(throws_saying<std::length_error>(
+      [&] {
+        rope::qwen_vl_positions({text_run{huge / 100}, text_run{huge / 100}});
+      },
+      "the prompt exceeds"));
+  for (const auto& [height, width, merge] : {std::array<Index, 3>{5, 4, 2}, {4, 5, 2}, {4, 4, 0}, {4, 4, -1}})
+    CHECK(throws_saying<std::invalid_argument>(
+        [h = height, w = width, m = merge] { merged_patches(1, h, w, m); },
+        "rope::merged_patches: merge must be positive and divide height and width",
+        "got " + std::to_string(merge)));
+  CHECK(throws_saying<std::invalid_argument>(
+      [] {
+        rope::frames_with_timestamps(vision_run{3, 2, 2}, {1, 1});
+      },
+      "text_tokens must have one count per frame, 3, got 2"));
+}

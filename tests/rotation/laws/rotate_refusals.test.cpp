@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/rotate.hpp>
+
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+// Bad input is refused by every form of a call, with the rule and the value, before anything is written.
+// Bad positions are in tests/positions/positions.test.cpp, bad views in tests/rotation/view.test.cpp.
+
+using rope::head_view;
+using rope::Index;
+using testing::guarded_memory;
+using testing::throws_saying;
+
+namespace {
+
+/// Whether rotate and unrotate refuse x, in place and into y, with an Exception that says `parts`.
+template <class Exception, class T, class S, class... Parts>
+bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& table, const Parts&... parts) {
+  using rope::half_split, rope::interleaved;
+  return throws_saying<Exception>([&] { rope::rotate<half_split>(x, table, 1); },
+                                  "rope::rotate: ", parts...) &&
+         throws_saying<Exception>([&] { rope::rotate_to<interleaved>(head_view<const T>(x), y, table, 1); },
+                                  "rope::rotate_to: ", parts...) &&
+         throws_saying<Exception>([&] { rope::unrotate<interleaved>(x, table, 1); },
+                                  "rope::unrotate: ", parts...) &&
+         throws_saying<Exception>([&] { rope::unrotate_to<half_split>(x, y, table, 1); },
+                                  "rope::unrotate_to: ", parts...);
+}
+
+}  // namespace
+
+TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "", testing::all_types) {
+  using T = typename TestType::channel;
+  const rope::frequency_table<typename TestType::entry> table(rope::frequencies(8), 10);
+  guarded_memory<T> a(200), b(200);
+  for (const Index head_dim : {7, 6, 1, 0})
+    CHECK(refuses<std::invalid_argument>(
+        rope::bshd(a.data(), 1, 2, 3, head_dim), rope::bhsd(b.data(), 1, 3, 2, head_dim), table,
+        "rotary_dim must not exceed head_dim, got 8 of " + std::to_string(head_dim)));
+  const auto window = rope::bshd(a.data(), 1, 2, 3, 20).channels(13, 7);
+  CHECK(refuses<std::invalid_argument>(window, window, table, "got 8 of 7"));
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
+TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "", testing::native_types) {
+  using T = typename TestType::channel;
+  const rope::frequency_table<typename TestType::entry> table(rope::frequencies(4), 10);
+  guarded_memory<T> a(400), b(400);
+  const auto x = rope::bshd(a.data(), 2, 3, 4, 6);
+  struct shape {
+    Index batch, tokens, heads, head_dim;
+    const char* text;
+  };
+  for (const auto& [batch, tokens, heads, head_dim, text] : {shape{1, 3, 4, 6, "[1, 3, 4, 6]"},
+                                                             {3, 3, 4, 6, "[3, 3, 4, 6]"},
+                                                             {2, 2, 4, 6, "[2, 2, 4, 6]"},
+                                                             {2, 4, 3, 6, "[2, 4, 3, 6]"},
+                                                             {2, 3, 5, 6, "[2, 3, 5, 6]"},
+                                                             {2, 3, 4, 5, "[2, 3, 4, 5]"},
+                                                             {2, 3, 4, 8, "[2, 3, 4, 8]"},
+                                                             {0, 3, 4, 6, "[0, 3, 4, 6]"}}) {
+    const auto y = rope::bshd(b.data(), batch, tokens, heads, head_dim);
+    const std::string got = std::string("out must have the shape of x, [2, 3, 4, 6], got ") + text;
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::rotate_to<rope::half_split>(x, y, table); },
+                                               "rope::rotate_to: ", got));
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::unrotate_to<rope::interleaved>(x, y, table); },
+                                               "rope::unrotate_to: ", got));
+  }
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
+TEST_CASE("a view with a negative extent is refused") {
+  const rope::frequency_table<float> table(rope::frequencies(4), 10);
+  guarded_memory<float> a(400), b(400);
+  struct shape {
+    Index batch, tokens, heads, head_dim;
+    const char* text;
+  };
+  for (const auto& [batch, tokens, heads, head_dim, text] : {shape{-1, 3, 4, 6, "[-1, 3, 4, 6]"},
+                                                             {2, -3, 4, 6, "[2, -3, 4, 6]"},
+                                                             {2, 3, -4, 6, "[2, 3, -4, 6]"},
+                                                             {2, 3, 4, -6, "[2, 3, 4, -6]"},
+                                                             {-2, -3, 4, 6, "[-2, -3, 4, 6]"}}) {
+    const head_view<float> x = {a.data(), batch, tokens, heads, head_dim, 72, 24, 6};
+    const head_view<float> y = {b.data(), batch, tokens, heads, head_dim, 72, 24, 6};
+    CHECK(refuses<std::invalid_argument>(
+        x, y, table, std::string("the extents of a view must not be negative, got ") + text));
+  }
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
+TEST_CASE("a view whose extents exceed the address space is refused") {
+  const rope::frequency_table<float> table(rope::frequencies(4), 10);
+  guarded_memory<float> a(400), b(400);
+  constexpr Index large = Index{1} << 32;
+  struct shape {
+    Index batch, tokens, heads, head_dim;
+  };
+  for (const auto& [batch, tokens, heads, head_dim] : {shape{large, large, 1, 4},
+                                                       {1, large, large, 4},
+                                                       {2, 3, large, large},
+                                                       {large / 4, large / 4, 2, 4}}) {
+    const head_view<float> x = {a.data(), batch, tokens, heads, head_dim, 0, 0, 0};
+    const head_view<float> y = {b.data(), batch, tokens, heads, head_dim, 0, 0, 0};
+    CAPTURE(batch, tokens, heads, head_dim);
+    CHECK(refuses<std::length_error>(x, y, table, "the extents of a view must not exceed the address space"));
+    CHECK(throws_saying<std::length_error>([&] { rope::rotate<rope::half_split>(x, y, table); },
+                                           "rope::rotate: the extents of a view"));
+  }
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
+TEST_CASE("queries and keys are refused together if one of them or their match is wrong") {
+  const rope::frequency_table<float> table(rope::frequencies(8), 10);
+  guarded_memory<float> a(400), b(400);
+  const auto q = rope::bshd(a.data(), 2, 3, 4, 8);
+  const auto both_refused = [&](const head_view<float>& first, const head_view<float>& second,
+                                const char* text) {
+    return throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(first, second, table); },
+                                                "rope::rotate: ", text) &&
+           throws_saying<std::invalid_argument>(
+               [&] { rope::unrotate<rope::interleaved>(first, second, table); }, "rope::unrotate: ", text);
+  };
+  const char* mismatch = "q and k must have the same batch and tokens, got [2, 3] and [";
+  CHECK(both_refused(q, rope::bshd(b.data(), 2, 4, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 1, 3, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 3, 2, 2, 8), mismatch));
+  CHECK(both_refused(q, rope::bshd(b.data(), 2, 3, 2, 6), "got 8 of 6"));
+  CHECK(both_refused(rope::bshd(b.data(), 2, 3, 2, 7), q, "got 8 of 7"));
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}
+
+TEST_CASE("a table holds no position but its own") {
+  guarded_memory<float> a(4), b(4);
+  const auto x = rope::thd(a.data(), 1, 1, 4), y = rope::thd(b.data(), 1, 1, 4);
+  const rope::frequencies frequencies(4);
+  const auto is_outside = [&](const char* range, const rope::frequency_table<float>& table) {
+    return refuses<std::out_of_range>(x, y, table, std::string("position 1 is outside the table's ") + range);
+  };
+  CHECK(is_outside("[0, 0)", {frequencies, 0}));
+  CHECK(is_outside("[0, 1)", {frequencies, 1}));
+  CHECK(is_outside("[2, 5)", {frequencies, 2, 5}));
+  CHECK(is_outside("[-5, 1)", {frequencies, -5, 1}));
+  CHECK(is_outside("[0, 1)", {frequencies, Eigen::Array<double, 1, 1>(1.0)}));  // row 0 is at coordinate 1
+  CHECK(a.untouched());
+  CHECK(b.untouched());
+}

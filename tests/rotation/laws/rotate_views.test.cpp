@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/rotate.hpp>
+
+#include <cstddef>
+#include <unsupported/Eigen/CXX11/Tensor>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+
+#if __has_include(<sys/mman.h>)
+#include <sys/mman.h>
+#endif
+
+// Every way to say where the heads are. Heads are written and read back by the container's own indices, so a
+// view that takes one axis for another is seen.
+
+using rope::head_view;
+using rope::Index;
+using testing::for_each_layout;
+using testing::name_of;
+
+namespace {
+
+constexpr std::uint32_t seed = 3;
+constexpr Index B = 2, S = 3, H = 3, D = 40, rotary_dim = 36;  // S == H: a swap of the two would fit
+constexpr std::int64_t start = 5;
+
+/// Gives B * S * H heads of D channels random values through `from(b, s, h, d)`, calls `rotate`, and compares
+/// what `to(b, s, h, d)` holds then with the reference.
+template <class Layout, class T, class From, class To, class Rotate>
+bool turns_by_token(From from, To to, Rotate rotate, Index batch = B) {
+  const rope::frequencies frequencies(rotary_dim);
+  std::vector<T> before = testing::random_channels<T>(batch * S * H * D, seed), after(before.size());
+  const auto in = rope::bshd(std::as_const(before).data(), batch, S, H, D);
+  const auto out = rope::bshd(after.data(), batch, S, H, D);
+  testing::for_each_head(in, [&](Index b, Index s, Index h) {
+    for (Index d = 0; d < D; ++d) from(b, s, h, d) = in.at(b, s, h)[d];
+  });
+  rotate(rope::frequency_table<double>(frequencies, 20));
+  testing::for_each_head(out, [&](Index b, Index s, Index h) {
+    for (Index d = 0; d < D; ++d) out.at(b, s, h)[d] = to(b, s, h, d);
+  });
+  const auto position = [](Index, Index s) { return start + s; };
+  return testing::worst_error<Layout, double>(in, head_view<const T>(out), frequencies, position) <= 1 &&
+         testing::same_heads(in.channels(rotary_dim, D - rotary_dim),
+                             out.channels(rotary_dim, D - rotary_dim));
+}
+
+/// The same for a container that is rotated in place.
+template <class Layout, class T, class At, class Rotate>
+bool turns_in_place(At at, Rotate rotate, Index batch = B) {
+  return turns_by_token<Layout, T>(at, at, rotate, batch);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  CAPTURE(seed);
+  std::vector<T> memory(B * S * H * D);
+  T* p = memory.data();
+  for_each_layout([p]<class Layout>(Layout) {
+    CAPTURE(name_of<Layout>);
+    CHECK(turns_in_place<Layout, T>(
+        [p](Index b, Index s, Index h, Index d) -> T& { return p[((b * S + s) * H + h) * D + d]; },
+        [p](const auto& table) { rope::rotate<Layout>(rope::bshd(p, B, S, H, D), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [p](Index b, Index s, Index h, Index d) -> T& { return p[((b * H + h) * S + s) * D + d]; },
+        [p](const auto& table) { rope::rotate<Layout>(rope::bhsd(p, B, H, S, D), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [p](Index b, Index s, Index h, Index d) -> T& { return p[((s * B + b) * H + h) * D + d]; },
+        [p](const auto& table) { rope::rotate<Layout>(rope::sbhd(p, S, B, H, D), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [p](Index, Index s, Index h, Index d) -> T& { return p[(s * H + h) * D + d]; },
+        [p](const auto& table) { rope::rotate<Layout>(rope::thd(p, S, H, D), table, start); }, 1));
+  });
+}
+
+TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their token", "", float,
+                   Eigen::half) {
+  using T = TestType;
+  CAPTURE(seed);
+  using tensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
+  tensor x(B, S, H, D), y(B, H, S, D), z(S, B, H, D);
+  Eigen::TensorMap<tensor> w(y.data(), B, H, S, D);
+  Eigen::Tensor<T, 3, Eigen::RowMajor> v(S, H, D);
+  for_each_layout([&]<class Layout>(Layout) {
+    CAPTURE(name_of<Layout>);
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return x(b, s, h, d); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::bshd(x), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return y(b, h, s, d); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::bhsd(w), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return z(s, b, h, d); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::sbhd(z), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index, Index s, Index h, Index d) -> T& { return v(s, h, d); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::thd(v), table, start); }, 1));
+  });
+}
+
+TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their token", "", double,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  CAPTURE(seed);
+  using tensor = Eigen::Tensor<T, 4>;
+  tensor x(D, H, S, B), y(D, S, H, B), z(D, H, B, S);
+  Eigen::TensorMap<tensor> w(x.data(), D, H, S, B);
+  Eigen::Tensor<T, 3> v(D, H, S);
+  for_each_layout([&]<class Layout>(Layout) {
+    CAPTURE(name_of<Layout>);
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return x(d, h, s, b); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::bshd(w), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return y(d, s, h, b); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::bhsd(y), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return z(d, h, b, s); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::sbhd(z), table, start); }));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index, Index s, Index h, Index d) -> T& { return v(d, h, s); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::thd(v), table, start); }, 1));
+  });
+}
+
+TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "", float, Eigen::bfloat16) {
+  using T = TestType;
+  CAPTURE(seed);
+  Eigen::Tensor<T, 4, Eigen::RowMajor> in(B, S, H, D);
+  Eigen::Tensor<T, 4> out(D, S, H, B);
+  for_each_layout([&]<class Layout>(Layout) {
+    std::vector<T> before;
+    CAPTURE(name_of<Layout>);
+    CHECK(turns_by_token<Layout, T>([&](Index b, Index s, Index h, Index d) -> T& { return in(b, s, h, d); },
+                                    [&](Index b, Index s, Index h, Index d) -> T& { return out(d, s, h, b); },
+                                    [&](const auto& table) {
+                                      before.assign(in.data(), in.data() + in.size());
+                                      rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::bhsd(out),
+                                                              table, start);
+                                    }));
+    CHECK(testing::same_bits(in.data(), before.data(), in.size()));
+  });
+}
+
+TEST_CASE("the heads of one token are the same view in every order of axes") {
+  using namespace rope;
+  // The stride of an extent of 1 is never taken, so two views of one memory may differ in it.
+  const std::vector<float> before = testing::random_channels<float>(2 * 3 * 8, 5);
+  const frequency_table<> table(frequencies(8), 10);
+  const std::vector<std::int64_t> ids = {3, 7};
+  std::vector<float> expected = before;
+  rotate<half_split>(bshd(expected.data(), 2, 1, 3, 8), table, ids);
+  std::vector<float> memory = before;
+  head_view<float> odd = bhsd(memory.data(), 2, 3, 1, 8);
+  odd.token_stride = -12345;
+  for (const head_view<const float>& x :
+       {head_view<const float>(bshd(memory.data(), 2, 1, 3, 8)), head_view<const float>(odd)})
+    for (const head_view<float>& out : {bshd(memory.data(), 2, 1, 3, 8), bhsd(memory.data(), 2, 3, 1, 8)}) {
+      CHECK(detail::same_or_disjoint(x, out));
+      memory = before;
+      rotate_to<half_split>(x, out, table, ids);
+      CHECK(testing::same_bits(memory, expected));
+    }
+  const head_view<const float> one_head = {memory.data(), 2, 3, 1, 8, 24, 8, 999};
+  CHECK(detail::same_or_disjoint(one_head, bshd(memory.data(), 2, 3, 1, 8)));
+  const head_view<const float> one_row = {memory.data(), 1, 2, 3, 8, -1, 24, 8};
+  CHECK(detail::same_or_disjoint(one_row, bshd(memory.data(), 1, 2, 3, 8)));
+  // Views of one memory in another order, or shifted, do share elements.
+  CHECK_FALSE(detail::same_or_disjoint(head_view<const float>(bshd(memory.data(), 1, 2, 3, 8)),
+                                       bhsd(memory.data(), 1, 3, 2, 8)));
+  CHECK_FALSE(detail::same_or_disjoint(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
+}
+
+TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  CAPTURE(seed);
+  using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  matrix x(S, H * D), packed = matrix::Constant(S + 2, 3 * H * D, T(-1));
+  for_each_layout([&]<class Layout>(Layout) {
+    CAPTURE(name_of<Layout>);
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index, Index s, Index h, Index d) -> T& { return x(s, h * D + d); },
+        [&](const auto& table) { rope::rotate<Layout>(rope::thd(x, H), table, start); }, 1));
+    CHECK(turns_in_place<Layout, T>(
+        [&](Index, Index s, Index h, Index d) -> T& { return packed(1 + s, (H + h) * D + d); },
+        [&](const auto& table) {
+          rope::rotate<Layout>(rope::thd(packed.block(1, H * D, S, H * D), H), table, start);
+        },
+        1));
+    CHECK(turns_by_token<Layout, T>(
+        [&](Index, Index s, Index h, Index d) -> T& { return packed(1 + s, (H + h) * D + d); },
+        [&](Index, Index s, Index h, Index d) -> T& { return x(s, h * D + d); },
+        [&](const auto& table) {
+          const Eigen::Ref<const matrix, 0, Eigen::OuterStride<>> read_only =
+              packed.block(1, H * D, S, H * D);
+          rope::rotate_to<Layout>(rope::thd(read_only, H),
+                                  rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H), table, start);
+        },
+        1));
+  });
+}
+
+#if defined(MAP_NORESERVE)
+TEMPLATE_TEST_CASE("offsets beyond 32 bits reach the right heads", "", float, Eigen::half) {
+  using T = TestType;
+  CAPTURE(seed);
+  // Two heads 2^32 + 64 elements apart; the memory between them is never touched, so it costs address space
+  // only.
+  constexpr Index far = (Index{1} << 32) + 64, d = 64;
+  constexpr std::size_t bytes = static_cast<std::size_t>(far + d) * sizeof(T);
+  void* region =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (region == MAP_FAILED) {
+    WARN("this machine does not lend so much address space");
+    return;
+  }
+  T* data = static_cast<T*>(region);
+  const rope::frequency_table<float> table(rope::frequencies(64), 20);
+  for_each_layout([&]<class Layout>(Layout) {
+    const std::vector<T> x = testing::random_channels<T>(2 * d, seed);
+    for (const head_view<T> view :
+         {head_view<T>{data, 2, 1, 1, d, far, d, d}, head_view<T>{data, 1, 2, 1, d, 0, far, d},
+          head_view<T>{data, 1, 1, 2, d, 0, 0, far}}) {
+      const auto near = rope::bshd(x.data(), view.batch, view.tokens, view.heads, d);
+      std::vector<T> expected = x;
+      rope::rotate<Layout>(rope::bshd(expected.data(), view.batch, view.tokens, view.heads, d), table, 7);
+      testing::copy_heads(near, view);
+      rope::rotate<Layout>(view, table, 7);
+      CAPTURE(name_of<Layout>, view.batch, view.tokens, view.heads);
+      CHECK(testing::same_bits(data, expected.data(), d));
+      CHECK(testing::same_bits(data + far, expected.data() + d, d));
+    }
+  });
+  munmap(region, bytes);
+}
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/layout.hpp>
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/reference.hpp"
+
+namespace {
+
+using rope::Index;
+
+/// Pair i in the mirror: a policy a user could write.
+struct mirrored {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
+};
+struct narrow {
+  static int first(Index i, Index /*pairs*/) { return static_cast<int>(2 * i); }
+  static int second(Index i, Index /*pairs*/) { return static_cast<int>(2 * i + 1); }
+};
+struct without_second {
+  static Index first(Index i, Index /*pairs*/) { return i; }
+};
+struct of_one_argument {
+  static Index first(Index i) { return i; }
+  static Index second(Index i) { return i + 1; }
+};
+struct of_pointers {
+  static const char* first(Index /*i*/, Index /*pairs*/) { return ""; }
+  static const char* second(Index /*i*/, Index /*pairs*/) { return ""; }
+};
+
+/// How often each of the channels [0, 2 * pairs) is named; a channel outside counts as a fault in element 0.
+template <class Layout>
+std::vector<int> uses_of_channels(Index pairs) {
+  std::vector<int> uses(static_cast<std::size_t>(2 * pairs), 0);
+  for (Index i = 0; i < pairs; ++i)
+    for (const Index channel : {Layout::first(i, pairs), Layout::second(i, pairs)})
+      uses[channel >= 0 && channel < 2 * pairs ? static_cast<std::size_t>(channel) : 0] += 1;
+  return uses;
+}
+
+}  // namespace
+
+// Golden: the two pictures of layout.hpp, which are those of `rotate_every_two` and `rotate_half` in Hugging
+// Face transformers (gptj and llama).
+TEST_CASE("interleaved pairs neighbours and half_split pairs the halves", "[layout]") {
+  constexpr Index pairs = 4;
+  const std::array<std::array<Index, 2>, 4> neighbours = {{{0, 1}, {2, 3}, {4, 5}, {6, 7}}};
+  const std::array<std::array<Index, 2>, 4> halves = {{{0, 4}, {1, 5}, {2, 6}, {3, 7}}};
+  for (Index i = 0; i < pairs; ++i) {
+    CAPTURE(i);
+    const auto n = static_cast<std::size_t>(i);
+    CHECK(rope::interleaved::first(i, pairs) == neighbours[n][0]);
+    CHECK(rope::interleaved::second(i, pairs) == neighbours[n][1]);
+    CHECK(rope::half_split::first(i, pairs) == halves[n][0]);
+    CHECK(rope::half_split::second(i, pairs) == halves[n][1]);
+  }
+}
+
+TEMPLATE_TEST_CASE("a layout names every channel once", "[layout]", rope::interleaved, rope::half_split,
+                   mirrored) {
+  for (Index pairs = 1; pairs <= 128; ++pairs) {
+    CAPTURE(pairs);
+    REQUIRE(uses_of_channels<TestType>(pairs) == std::vector<int>(static_cast<std::size_t>(2 * pairs), 1));
+  }
+}
+
+TEST_CASE("the layouts are those of the reference", "[layout]") {
+  for (std::size_t pairs = 1; pairs <= 128; ++pairs)
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const auto n = static_cast<Index>(i), count = static_cast<Index>(pairs);
+      const auto [a, b] = reference::interleaved(i, pairs);
+      const auto [c, d] = reference::half_split(i, pairs);
+      CAPTURE(pairs, i);
+      REQUIRE(rope::interleaved::first(n, count) == static_cast<Index>(a));
+      REQUIRE(rope::interleaved::second(n, count) == static_cast<Index>(b));
+      REQUIRE(rope::half_split::first(n, count) == static_cast<Index>(c));
+      REQUIRE(rope::half_split::second(n, count) == static_cast<Index>(d));
+    }
+}
+
+TEST_CASE("a head of two channels is one pair in either layout", "[layout]") {
+  STATIC_REQUIRE(rope::interleaved::first(0, 1) == rope::half_split::first(0, 1));
+  STATIC_REQUIRE(rope::interleaved::second(0, 1) == rope::half_split::second(0, 1));
+}
+
+TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[layout]") {
+  STATIC_REQUIRE(rope::pair_layout<rope::interleaved>);
+  STATIC_REQUIRE(rope::pair_layout<rope::half_split>);
+  STATIC_REQUIRE(rope::pair_layout<mirrored>);
+  STATIC_REQUIRE(rope::pair_layout<narrow>);
+  STATIC_REQUIRE_FALSE(rope::pair_layout<without_second>);
+  STATIC_REQUIRE_FALSE(rope::pair_layout<of_one_argument>);
+  STATIC_REQUIRE_FALSE(rope::pair_layout<of_pointers>);
+  STATIC_REQUIRE_FALSE(rope::pair_layout<int>);
+}
+
+TEST_CASE("a layout that was not named is none", "[layout]") {
+  STATIC_REQUIRE_FALSE(rope::pair_layout<rope::detail::unnamed_layout>);
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/rotate_heads.hpp>
+
+#include <rope/positions/grid_positions.hpp>
+#include <rope/frequencies/vision_axes.hpp>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+namespace {
+
+using rope::frequencies;
+using rope::frequency_table;
+using rope::half_split;
+using rope::Index;
+using rope::interleaved;
+using testing::same_bits;
+using testing::throws_saying;
+
+constexpr Index B = 2, H = 3, L = 6, D = 20;
+
+/// RoPE-Mixed: every head of its own angle, on a grid of 2 x 3 patches.
+const std::vector<frequency_table<float>>& tables() {
+  static const std::vector<frequency_table<float>> list = [] {
+    std::vector<frequency_table<float>> made;
+    for (const double angle : {0.1, 1.3, 2.9})
+      made.emplace_back(rope::rope_vit_mixed_frequencies(16, angle), rope::grid_positions({2, 3}, {1, -4}));
+    return made;
+  }();
+  return list;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("every head rotates by its own table", "[rotate_heads]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  const std::vector<TestType> before = testing::random_channels<TestType>(B * L * H * D, 71);
+  testing::for_each_layout([&](auto layout) {
+    using Layout = decltype(layout);
+    const auto check = [&](const auto& positions) {
+      for (const bool tokens_first : {true, false}) {
+        const auto view = [&](std::vector<TestType>& x) {
+          return tokens_first ? rope::bshd(x.data(), B, L, H, D) : rope::bhsd(x.data(), B, H, L, D);
+        };
+        std::vector<TestType> x = before, y = before;
+        rope::rotate_heads<Layout>(view(x), tables(), positions);
+        for (Index h = 0; h < H; ++h)
+          rope::rotate<Layout>(view(y).head_range(h, 1), tables()[static_cast<std::size_t>(h)], positions);
+        CHECK(same_bits(x, y));
+        CHECK_FALSE(same_bits(x, before));
+        // Heads differ: the table of the first one alone gives something else.
+        std::vector<TestType> z = before;
+        rope::rotate<Layout>(view(z), tables()[0], positions);
+        CHECK_FALSE(same_bits(x, z));
+
+        rope::unrotate_heads<Layout>(view(x), tables(), positions);
+        for (Index h = 0; h < H; ++h)
+          rope::unrotate<Layout>(view(y).head_range(h, 1), tables()[static_cast<std::size_t>(h)], positions);
+        CHECK(same_bits(x, y));
+      }
+    };
+    check(0);
+    check(std::vector<int>{5, 4, 3, 2, 1, 0});
+  });
+}
+
+TEST_CASE("a head may rotate fewer channels than another", "[rotate_heads]") {
+  const std::vector<frequency_table<float>> mixed = {
+      {frequencies(8), 9}, {frequencies(20), 9}, {frequencies(2), 9}};
+  std::vector<float> x = testing::random_channels<float>(L * H * D, 72), y = x;
+  rope::rotate_heads<half_split>(rope::thd(x.data(), L, H, D), mixed, 3);
+  for (Index h = 0; h < H; ++h)
+    rope::rotate<half_split>(rope::thd(y.data(), L, H, D).head_range(h, 1),
+                             mixed[static_cast<std::size_t>(h)], 3);
+  CHECK(same_bits(x, y));
+}
+
+TEST_CASE("a call that is wrong for one head changes no head", "[rotate_heads]") {
+  const std::vector<float> before = testing::random_channels<float>(L * H * D, 73);
+  const auto refuses = [&](auto error, const auto& list, const auto& positions, const auto&... parts) {
+    using exception = decltype(error);
+    std::vector<float> x = before;
+    const auto view = rope::thd(x.data(), L, H, D);
+    const bool rotated = throws_saying<exception>(
+        [&] { rope::rotate_heads<half_split>(view, list, positions); }, "rope::rotate_heads: ", parts...);
+    const bool unrotated = throws_saying<exception>(
+        [&] { rope::unrotate_heads<half_split>(view, list, positions); }, "rope::unrotate_heads: ", parts...);
+    return rotated && unrotated && same_bits(x, before);
+  };
+  const std::invalid_argument argument("");
+  const std::out_of_range range("");
+  using list = std::vector<frequency_table<float>>;
+  CHECK(refuses(argument, list{{frequencies(8), 9}, {frequencies(8), 9}}, 0,
+                "give one table per head, 3, got 2"));
+  CHECK(refuses(argument, list(4, {frequencies(8), 9}), 0, "got 4"));
+  CHECK(refuses(argument, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(22), 9}}, 0,
+                "rotary_dim must not exceed head_dim"));
+  CHECK(refuses(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
+  CHECK(refuses(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
+}

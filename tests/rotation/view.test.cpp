@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/view.hpp>
+
+#include <limits>
+#include <numeric>
+#include <type_traits>
+#include <unsupported/Eigen/CXX11/Tensor>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+using rope::head_view;
+using rope::Index;
+using testing::throws_saying;
+
+namespace {
+
+constexpr Index B = 2, S = 3, H = 4, D = 6;
+constexpr Index largest = (std::numeric_limits<Index>::max)();
+
+/// Whether element (b, s, h, d) of the view is where `address_of(b, s, h, d)` says, for all of [B, S, H, D].
+template <class T, class AddressOf>
+bool is_at(const head_view<T>& x, AddressOf address_of, Index batch = B) {
+  bool all = x.batch == batch && x.tokens == S && x.heads == H && x.head_dim == D;
+  for (Index b = 0; b < batch; ++b)
+    for (Index s = 0; s < S; ++s)
+      for (Index h = 0; h < H; ++h)
+        for (Index d = 0; d < D; ++d) all = all && x.at(b, s, h) + d == address_of(b, s, h, d);
+  return all;
+}
+
+template <class View, class T>
+constexpr bool is_view_of = std::is_same_v<View, head_view<T>>;
+
+}  // namespace
+
+TEST_CASE("the letters of a factory name the axes of a pointer from slowest to fastest") {
+  std::vector<float> memory(B * S * H * D);
+  float* p = memory.data();
+  CHECK(is_at(rope::bshd(p, B, S, H, D),
+              [p](Index b, Index s, Index h, Index d) { return p + ((b * S + s) * H + h) * D + d; }));
+  CHECK(is_at(rope::bhsd(p, B, H, S, D),
+              [p](Index b, Index s, Index h, Index d) { return p + ((b * H + h) * S + s) * D + d; }));
+  CHECK(is_at(rope::sbhd(p, S, B, H, D),
+              [p](Index b, Index s, Index h, Index d) { return p + ((s * B + b) * H + h) * D + d; }));
+  CHECK(is_at(
+      rope::thd(p, S, H, D), [p](Index, Index s, Index h, Index d) { return p + (s * H + h) * D + d; }, 1));
+}
+
+TEMPLATE_TEST_CASE("a view of const memory is read only", "", float, double, Eigen::half, Eigen::bfloat16) {
+  std::vector<TestType> memory(D);
+  const TestType* read_only = memory.data();
+  STATIC_REQUIRE(is_view_of<decltype(rope::bshd(read_only, 1, 1, 1, D)), const TestType>);
+  STATIC_REQUIRE(is_view_of<decltype(rope::bshd(memory.data(), 1, 1, 1, D)), TestType>);
+  STATIC_REQUIRE(std::is_same_v<typename head_view<const TestType>::value_type, TestType>);
+  STATIC_REQUIRE(std::is_convertible_v<head_view<TestType>, head_view<const TestType>>);
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<head_view<const TestType>, head_view<TestType>>);
+}
+
+TEST_CASE("a writable view converts to a read-only view of the same elements") {
+  std::vector<float> memory(100 + B * S * H * D);
+  float* p = memory.data();
+  const head_view<float> x = {p, B, S, H, D, 70, 23, 6};
+  const head_view<const float> y = x;
+  CHECK(is_at(y, [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
+}
+
+TEST_CASE("size counts the channels of a view") {
+  CHECK(rope::bshd<float>(nullptr, B, S, H, D).size() == B * S * H * D);
+  CHECK(rope::thd<float>(nullptr, S, H, D).size() == S * H * D);
+  CHECK(rope::bshd<float>(nullptr, B, 0, H, D).size() == 0);
+}
+
+TEST_CASE("a row-major tensor is seen in the order of its dimensions") {
+  using tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  tensor x(B, S, H, D), y(B, H, S, D), z(S, B, H, D);
+  Eigen::Tensor<float, 3, Eigen::RowMajor> w(S, H, D);
+  CHECK(is_at(rope::bshd(x), [&](Index b, Index s, Index h, Index d) { return &x(b, s, h, d); }));
+  CHECK(is_at(rope::bhsd(y), [&](Index b, Index s, Index h, Index d) { return &y(b, h, s, d); }));
+  CHECK(is_at(rope::sbhd(z), [&](Index b, Index s, Index h, Index d) { return &z(s, b, h, d); }));
+  CHECK(is_at(
+      rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(s, h, d); }, 1));
+}
+
+TEST_CASE("a column-major tensor is seen in the reverse order of its dimensions") {
+  using tensor = Eigen::Tensor<double, 4>;
+  tensor x(D, H, S, B), y(D, S, H, B), z(D, H, B, S);
+  Eigen::Tensor<double, 3> w(D, H, S);
+  CHECK(is_at(rope::bshd(x), [&](Index b, Index s, Index h, Index d) { return &x(d, h, s, b); }));
+  CHECK(is_at(rope::bhsd(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
+  CHECK(is_at(rope::sbhd(z), [&](Index b, Index s, Index h, Index d) { return &z(d, h, b, s); }));
+  CHECK(is_at(
+      rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(d, h, s); }, 1));
+}
+
+TEST_CASE("a tensor map is seen like the tensor it stands for") {
+  std::vector<Eigen::half> memory(B * S * H * D);
+  using row_major = Eigen::Tensor<Eigen::half, 4, Eigen::RowMajor>;
+  using column_major = Eigen::Tensor<Eigen::half, 4>;
+  Eigen::TensorMap<row_major> x(memory.data(), B, H, S, D);
+  Eigen::TensorMap<column_major> y(memory.data(), D, S, H, B);
+  CHECK(is_at(rope::bhsd(x), [&](Index b, Index s, Index h, Index d) { return &x(b, h, s, d); }));
+  CHECK(is_at(rope::bhsd(y), [&](Index b, Index s, Index h, Index d) { return &y(d, s, h, b); }));
+  CHECK(rope::bhsd(Eigen::TensorMap<row_major>(memory.data(), B, H, S, D)).at(0, 0, 0) == memory.data());
+}
+
+TEST_CASE("a tensor of another index type has the same view") {
+  Eigen::Tensor<float, 4, Eigen::RowMajor, int> x{int(B), int(S), int(H), int(D)};
+  CHECK(is_at(rope::bshd(x),
+              [&](Index b, Index s, Index h, Index d) { return &x(int(b), int(s), int(h), int(d)); }));
+}
+
+TEST_CASE("a const tensor and a map of const memory are read only") {
+  const Eigen::Tensor<float, 4, Eigen::RowMajor> x(B, S, H, D);
+  STATIC_REQUIRE(is_view_of<decltype(rope::bshd(x)), const float>);
+  const Eigen::TensorMap<const Eigen::Tensor<float, 4, Eigen::RowMajor>> map(x.data(), B, S, H, D);
+  STATIC_REQUIRE(is_view_of<decltype(rope::bshd(map)), const float>);
+  CHECK(is_at(rope::bshd(x), [&](Index b, Index s, Index h, Index d) { return &x(b, s, h, d); }));
+  CHECK(is_at(rope::bshd(map), [&](Index b, Index s, Index h, Index d) { return &x(b, s, h, d); }));
+}
+
+TEST_CASE("a row-major matrix holds the heads of a token side by side in its row") {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  matrix x(S, H * D);
+  const auto in_x = [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); };
+  CHECK(is_at(rope::thd(x, H), in_x, 1));
+  CHECK(is_at(rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H), in_x, 1));
+  CHECK(is_at(rope::thd(Eigen::Ref<matrix>(x), H), in_x, 1));
+  Eigen::Array<float, S, H * D, Eigen::RowMajor> fixed;
+  CHECK(is_at(
+      rope::thd(fixed, H), [&](Index, Index s, Index h, Index d) { return &fixed(s, h * D + d); }, 1));
+}
+
+TEST_CASE("a block or a map with a stride keeps the stride of its matrix") {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  matrix packed(S + 2, 5 + H * D + 7);
+  const auto in_packed = [&](Index, Index s, Index h, Index d) { return &packed(1 + s, 5 + h * D + d); };
+  CHECK(is_at(rope::thd(packed.block(1, 5, S, H * D), H), in_packed, 1));
+  CHECK(is_at(rope::thd(packed.middleRows(1, S).middleCols(5, H * D), H), in_packed, 1));
+  const Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>> map(&packed(1, 5), S, H * D,
+                                                                       Eigen::OuterStride<>(packed.cols()));
+  CHECK(is_at(rope::thd(map, H), in_packed, 1));
+}
+
+TEST_CASE("a const matrix is read only") {
+  using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const matrix x = matrix::Zero(S, H * D);
+  STATIC_REQUIRE(is_view_of<decltype(rope::thd(x, H)), const double>);
+  STATIC_REQUIRE(is_view_of<decltype(rope::thd(x.topRows(1), H)), const double>);
+  STATIC_REQUIRE(
+      is_view_of<decltype(rope::thd(Eigen::Map<const matrix>(x.data(), S, H * D), H)), const double>);
+  CHECK(is_at(
+      rope::thd(x, H), [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); }, 1));
+}
+
+TEST_CASE("a matrix whose columns the heads do not divide is refused") {
+  Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> x(3, 10);
+  for (const Index heads : {Index{3}, Index{0}, Index{-5}, Index{11}, largest})
+    CHECK(throws_saying<std::invalid_argument>([&] { rope::thd(x, heads); },
+                                               "rope::thd: heads must be positive and divide", "10 columns",
+                                               "got " + std::to_string(heads)));
+  CHECK(rope::thd(x, 5).head_dim == 2);
+  CHECK(rope::thd(x.leftCols(0), 5).size() == 0);
+}
+
+TEST_CASE("negative extents are refused by every factory") {
+  float* p = nullptr;
+  const auto refuses = [](const char* name, const char* extents, auto call) {
+    return throws_saying<std::invalid_argument>(
+        call, std::string("rope::") + name + ": extents must not be negative", extents);
+  };
+  CHECK(refuses("bshd", "[-1, 2, 3, 4]", [p] { rope::bshd(p, -1, 2, 3, 4); }));
+  CHECK(refuses("bshd", "[1, -2, 3, 4]", [p] { rope::bshd(p, 1, -2, 3, 4); }));
+  CHECK(refuses("bhsd", "[1, 2, -3, 4]", [p] { rope::bhsd(p, 1, 2, -3, 4); }));
+  CHECK(refuses("sbhd", "[1, 2, 3, -4]", [p] { rope::sbhd(p, 1, 2, 3, -4); }));
+  CHECK(refuses("thd", "-2", [p] { rope::thd(p, -2, 3, 4); }));
+  CHECK(refuses("thd", "-3", [p] { rope::thd(p, 2, -3, 4); }));
+  CHECK(refuses("thd", "-4", [p] { rope::thd(p, 2, 3, -4); }));
+}
+
+TEST_CASE("extents whose product overflows are refused by every factory") {
+  constexpr Index most = (std::numeric_limits<Index>::max)(), root = Index{1} << 31;
+  float* p = nullptr;
+  const auto refuses = [](const char* name, const char* extents, auto call) {
+    return throws_saying<std::length_error>(
+        call, std::string("rope::") + name + ": extents must not exceed the address space, got ", extents);
+  };
+  CHECK(refuses("bshd", "[2147483648, 2147483648, 2, 4]", [p] { rope::bshd(p, root, root, 2, 4); }));
+  CHECK(refuses("bshd", "[4, 4611686018427387904, 1, 4]", [p] { rope::bshd(p, 4, most / 2 + 1, 1, 4); }));
+  CHECK(refuses("bhsd", "[1, 1, 9223372036854775807, 2]", [p] { rope::bhsd(p, 1, 1, most, 2); }));
+  CHECK(refuses("sbhd", "[4294967296, 4294967296, 4294967296, 1]",
+                [p] { rope::sbhd(p, 2 * root, 2 * root, 2 * root, 1); }));
+  CHECK(refuses("thd", "9223372036854775807", [p] { rope::thd(p, most, 1, 1); }));  // elements, but not bytes
+  // Nothing to reach, but strides and counts of tokens are computed.
+  CHECK(refuses("bshd", "[0, 2147483648, 2147483648, 2]", [p] { rope::bshd(p, 0, root, root, 2); }));
+  CHECK(rope::thd(p, most / 4, 1, 1).tokens == most / 4);
+  CHECK(rope::bshd(p, root, root / 4, 1, 1).batch_stride == root / 4);
+}
+
+TEST_CASE("a window is the asked part of its view") {
+  std::vector<float> memory(B * S * H * D);
+  const auto x = rope::bhsd(memory.data(), B, H, S, D);
+  const auto window = x.channels(2, 3).head_range(1, 2).token_range(1, 2);
+  CHECK(window.batch == B);
+  CHECK(window.tokens == 2);
+  CHECK(window.heads == 2);
+  CHECK(window.head_dim == 3);
+  testing::for_each_head(
+      window, [&](Index b, Index t, Index h) { CHECK(window.at(b, t, h) == x.at(b, 1 + t, 1 + h) + 2); });
+  CHECK(is_at(x.channels(0, D).head_range(0, H).token_range(0, S),
+              [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
+}
+
+TEST_CASE("windows cut the query and key parts out of a packed buffer") {
+  constexpr Index q_heads = 4, kv_heads = 2, packed_heads = q_heads + 2 * kv_heads;
+  std::vector<float> memory(S * packed_heads * D);
+  const auto packed = rope::thd(memory.data(), S, packed_heads, D);
+  const auto k = packed.head_range(q_heads, kv_heads);
+  CHECK(k.at(0, 2, 1) == memory.data() + (2 * packed_heads + q_heads + 1) * D);
+}
+
+TEST_CASE("a window of a read-only view is read only") {
+  const std::vector<float> memory(D);
+  const auto x = rope::thd(memory.data(), 1, 1, D);
+  STATIC_REQUIRE(is_view_of<decltype(x.channels(0, 2)), const float>);
+  CHECK(x.channels(4, 2).at(0, 0, 0) == memory.data() + 4);
+}
+
+TEST_CASE("a window may be empty, also at the end") {
+  std::vector<float> memory(B * S * H * D);
+  const auto x = rope::bshd(memory.data(), B, S, H, D);
+  CHECK(x.channels(D, 0).size() == 0);
+  CHECK(x.head_range(H, 0).size() == 0);
+  CHECK(x.token_range(S, 0).size() == 0);
+}
+
+TEST_CASE("a window outside of its view is refused") {
+  std::vector<float> memory(B * S * H * D);
+  const auto x = rope::bshd(memory.data(), B, S, H, D);
+  struct window {
+    Index first, count;
+  };
+  for (const auto& [first, count] : {window{-1, 1}, window{1, -1}, window{7, 0}, window{0, 7}, window{6, 1},
+                                     window{1, largest}, window{largest, 1}, window{-largest - 1, largest}}) {
+    const auto refuses = [values = std::to_string(first) + " and count " + std::to_string(count)](
+                             const char* name, const char* extent, auto call) {
+      return throws_saying<std::out_of_range>(call, std::string("rope::head_view::") + name,
+                                              "first " + values, extent);
+    };
+    CHECK(refuses("channels", "inside [0, 6)",
+                  [&, first = first, count = count] { x.channels(first, count); }));
+    CHECK(refuses("head_range", "inside [0, 4)",
+                  [&, first = first, count = count] { x.head_range(first, count); }));
+    CHECK(refuses("token_range", "inside [0, 3)",
+                  [&, first = first, count = count] { x.token_range(first, count); }));
+  }
+}
