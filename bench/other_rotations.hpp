@@ -2,7 +2,7 @@
 #ifndef ROPE_BENCH_OTHER_ROTATIONS_HPP
 #define ROPE_BENCH_OTHER_ROTATIONS_HPP
 
-#include <rope/tables/table.hpp>
+#include <rope/tables.hpp>
 
 #include <functional>
 #include <string>

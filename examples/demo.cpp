@@ -7,8 +7,6 @@
 
 #include "recorded_attention.hpp"
 
-#include <rope/models/hugging_face.hpp>
-#include <rope/models/model_rope.hpp>
 #include <rope/rope.hpp>
 
 #include <algorithm>

@@ -7,9 +7,7 @@
 // Without a config it reads that of Llama 3.1. The layout is asked for where that of the architecture is not
 // known. The length decides for the schedules that depend on it (dynamic, longrope).
 
-#include <rope/models/describe.hpp>
-#include <rope/models/hugging_face.hpp>
-#include <rope/models/model_rope.hpp>
+#include <rope/models.hpp>
 
 #include <algorithm>
 #include <cmath>

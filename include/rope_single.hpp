@@ -4,13 +4,64 @@
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
 
-/// Rotary position embeddings: the whole library.
+/// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this file).
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
+/// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
+/// and partial results merged.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_ATTENTION_HPP
+#define ROPE_ATTENTION_ATTENTION_HPP
+
 #include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ATTEND_HPP
+#define ROPE_ATTENTION_DETAIL_ATTEND_HPP
+
+#include <algorithm>  // std::min, std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+#define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+
+#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
@@ -21,6 +72,14 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_EXACT_HPP
+#define ROPE_BASE_EXACT_HPP
+
+#include <concepts>    // std::integral, std::same_as
+#include <functional>  // std::equal_to
+#include <utility>     // std::in_range
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
@@ -172,14 +231,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 }  // namespace rope
 
 #endif  // ROPE_CONFIG_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_EXACT_HPP
-#define ROPE_DETAIL_EXACT_HPP
-
-#include <concepts>    // std::integral, std::same_as
-#include <functional>  // std::equal_to
-#include <utility>     // std::in_range
-
 
 /// Operations that compilers warn of, for places where they are meant.
 
@@ -216,18 +267,18 @@ constexpr Index to_index(Count count) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_EXACT_HPP
+#endif  // ROPE_BASE_EXACT_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_INTEGER_RANGE_HPP
-#define ROPE_DETAIL_INTEGER_RANGE_HPP
+#ifndef ROPE_BASE_INTEGER_RANGE_HPP
+#define ROPE_BASE_INTEGER_RANGE_HPP
 
 #include <cstdint>
 #include <limits>
 #include <span>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_MESSAGE_HPP
-#define ROPE_DETAIL_MESSAGE_HPP
+#ifndef ROPE_BASE_MESSAGE_HPP
+#define ROPE_BASE_MESSAGE_HPP
 
 #include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
 #include <cstdio>    // std::snprintf
@@ -312,7 +363,7 @@ std::string message(const Parts&... parts) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_MESSAGE_HPP
+#endif  // ROPE_BASE_MESSAGE_HPP
 
 /// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
 /// before they are formed.
@@ -365,10 +416,10 @@ constexpr bool product_fits(std::span<const Index> extents,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_INTEGER_RANGE_HPP
+#endif  // ROPE_BASE_INTEGER_RANGE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_HPP
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
 
 #include <bit>  // std::bit_cast
 #include <cmath>
@@ -379,8 +430,8 @@ constexpr bool product_fits(std::span<const Index> extents,
 #include <utility>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_OWNED_ARRAY_HPP
-#define ROPE_OWNED_ARRAY_HPP
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
 
 #include <limits>
 #include <memory>       // std::destroy_at, std::construct_at
@@ -388,8 +439,8 @@ constexpr bool product_fits(std::span<const Index> extents,
 #include <utility>      // std::move
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_STORAGE_HPP
-#define ROPE_DETAIL_STORAGE_HPP
+#ifndef ROPE_BASE_STORAGE_HPP
+#define ROPE_BASE_STORAGE_HPP
 
 #include <cstddef>
 #include <new>          // std::align_val_t
@@ -449,7 +500,7 @@ using storage = std::vector<T, cache_line_allocator<T>>;
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_STORAGE_HPP
+#endif  // ROPE_BASE_STORAGE_HPP
 
 /// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
 /// that two translation units of different instruction sets share by name and not by meaning: one takes it
@@ -568,7 +619,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_OWNED_ARRAY_HPP
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
 
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
@@ -649,7 +700,7 @@ class frequencies {
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
   /// Throws:    std::invalid_argument
-  /// Accuracy:  2 ulp (tests/rope/frequencies.test.cpp, tests/oracle/table.test.cpp)
+  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
 
@@ -787,7 +838,7 @@ class frequencies {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_FREQUENCIES_HPP
+#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 
@@ -1051,23 +1102,708 @@ inline void check_options(const char* function, const attention_options& options
 
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTEND_HPP
-#define ROPE_DETAIL_ATTEND_HPP
+#ifndef ROPE_POSITIONS_POSITIONS_HPP
+#define ROPE_POSITIONS_POSITIONS_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <cstdint>
+#include <limits>
+#include <memory>  // std::shared_ptr
+#include <type_traits>
+#include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_ROWS_HPP
-#define ROPE_DETAIL_ATTENTION_ROWS_HPP
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
 
-#include <algorithm>  // std::copy
-#include <cmath>
-#include <cstdint>
+#include <concepts>
+#include <cstddef>
+#include <iterator>  // std::data
+#include <memory>  // std::shared_ptr
+#include <span>
+#include <type_traits>
+#include <utility>  // std::declval
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+
+#include <concepts>
 #include <type_traits>
 
+
+/// What Eigen::Tensor and TensorMap show of themselves, without including them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A tensor of that rank, whose elements lie next to each other.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+
+/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
+/// memory and its strides is believed, and a type that does not say it is not a list.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+
+/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+
+  /// The same list, if it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      ROPE_THROW(std::invalid_argument,
+                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
+    return *this;
+  }
+};
+
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+
+/// One whose coefficients are in memory, at strides that it tells.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+
+/// What data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    (tensor<const X, 1> || tensor<const X, 2>);
+
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
+/// would take a strided view for one.
+template <class X>
+concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+
+/// Integers that can be read where they are.
+template <class X>
+concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+
+/// A list that the caller keeps, if it is a vector.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+
+/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
+/// others after it was checked. The memory is shared by the copies of what reads it.
+template <class Integer>
+struct evaluated_list {
+  std::shared_ptr<const std::vector<Integer>> memory;
+  integer_list<Integer> list;
+
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
+    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
+    memory = values;
+    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
+  }
+};
+
+/// How a call keeps the positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+
+/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
+/// them past 256, and a float not past 2^24.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// An integer that counts: every integral type but bool.
+template <class Integer>
+concept position_integer = detail::whole_number<Integer>;
+
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
+/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+template <class X>
+concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
+
+/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
+/// of different length.
+///
+/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
+/// Throws:    std::invalid_argument if starts are a matrix
+template <position_integer Integer>
+struct row_starts {
+  detail::integer_list<Integer> starts;
+
+  template <position_list X>
+  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
+};
+template <position_list X>
+row_starts(const X&) -> row_starts<detail::integer_of<X>>;
+
+/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
+/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
+///            memory, outlive the call they are given to
+/// Throws:    std::invalid_argument if one of them is a matrix
+template <position_integer Integer>
+struct segments {
+  detail::integer_list<Integer> offsets;
+  detail::integer_list<Integer> starts = {};
+
+  template <position_list X>
+  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
+  template <position_list X, position_list Y>
+  segments(const X& offset_list, const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+};
+template <position_list X>
+segments(const X&) -> segments<detail::integer_of<X>>;
+template <position_list X, position_list Y>
+segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
+
+namespace detail {
+
+/// The smallest and the largest position of a call; empty when it has no token.
+struct position_range {
+  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
+
+  void include(std::int64_t position) {
+    smallest = (std::min)(smallest, position);
+    largest = (std::max)(largest, position);
+  }
+  bool empty() const { return largest < smallest; }
+};
+
+/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
+/// the largest one.
+template <position_integer Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+
+/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
+  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+}
+
+// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
+// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
+// what asks for no table either need not know where a call ends.
+
+/// Token t of every row is at start + t.
+struct contiguous_positions {
+  std::int64_t start;
+
+  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(start);
+      range.include(advance(start, tokens - 1));
+    }
+    return range;
+  }
+};
+
+/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
+template <class Integer>
+struct listed_positions {
+  integer_list<Integer> ids;
+  Index row_stride;
+
+  listed_positions(const integer_list<Integer>& list, Index tokens)
+      : ids(list),
+        row_stride(list.rows > 1 ? list.row_stride
+                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
+                       ? tokens * list.column_stride
+                       : 0) {}
+
+  std::int64_t operator()(Index b, Index t) const {
+    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
+  }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    const Index count = ids.size();
+    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
+                         "], got [", ids.rows, ", ", ids.columns, "]"));
+    if (count != tokens && count != batch * tokens) {
+      if (batch == 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
+                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
+    }
+    if (count > 0 && ids.data == nullptr)
+      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
+    position_range range;
+    for (Index r = 0; r < ids.rows; ++r)
+      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
+    return batch > 0 ? range : position_range{};
+  }
+};
+
+/// Those of an expression, which its value outlives.
+template <class Integer>
+struct evaluated_positions : listed_positions<Integer> {
+  std::shared_ptr<const std::vector<Integer>> memory;
+
+  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
+      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
+};
+
+template <class Integer>
+struct started_rows {
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
+  position_range range(const char* function, Index batch, Index tokens) const {
+    if (starts.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
+    position_range range;
+    if (tokens == 0) return range;
+    for (Index b = 0; b < batch; ++b) {
+      range.include(as_position(starts[b]));
+      range.include(advance(as_position(starts[b]), tokens - 1));
+    }
+    return range;
+  }
+};
+
+template <class Integer>
+struct segmented_positions {
+  integer_list<Integer> offsets;
+  integer_list<Integer> starts;
+
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    // The last segment that does not start behind t is in [segment, last).
+    Index segment = 0, last = offsets.size();
+    while (last - segment > 1) {
+      const Index middle = segment + (last - segment) / 2;
+      (as_position(offsets[middle]) <= t ? segment : last) = middle;
+    }
+    return advance(start_of(segment), t - as_position(offsets[segment]));
+  }
+  position_range range(const char* function, Index /*batch*/, Index tokens) const {
+    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
+    if (!starts.empty() && starts.size() + 1 != offsets.size())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
+                         " for ", offsets.size() - 1, " segments"));
+    position_range range;
+    for (Index s = 0; s + 1 < offsets.size(); ++s) {
+      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
+      if (end < begin)
+        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
+                                                  offsets[s], " before ", offsets[s + 1]));
+      if (end == begin) continue;
+      // No difference overflows: the first offset is 0, and none so far was below the one before.
+      const std::int64_t length = end - begin;
+      range.include(start_of(s));
+      range.include(advance(start_of(s), length - 1));
+    }
+    return range;
+  }
+  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
+};
+
+/// The caller's positions in one of the forms above.
+template <position_integer Integer>
+contiguous_positions position_source(Integer start, Index /*tokens*/) {
+  return {as_position(start)};
+}
+template <position_list X>
+auto position_source(const X& ids, Index tokens) {
+  if constexpr (integers_in_memory<X>)
+    return listed_positions<integer_of<X>>(list_of(ids), tokens);
+  else
+    return evaluated_positions<integer_of<X>>(ids, tokens);
+}
+template <class Integer>
+evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
+  return {ids, tokens};
+}
+template <class Integer>
+started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
+  return {rows.starts};
+}
+template <class Integer>
+segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
+  return {ragged.offsets, ragged.starts};
+}
+
+}  // namespace detail
+
+/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
+template <class P>
+concept position_form = requires(const P& positions) {
+  detail::position_source(positions, Index{});
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_POSITIONS_HPP
+
+/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
+/// a mask decides.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
+/// the window, or one range and an empty gap at its end.
+struct key_set {
+  Index begin, gap_begin, gap_end, end;
+
+  bool empty() const { return begin == gap_begin && gap_end == end; }
+  /// The first key, and the one behind the last.
+  Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  Index hull_end() const { return gap_end == end ? gap_begin : end; }
+  bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
+};
+
+/// The union of two ranges of keys, empty ones included.
+inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
+  if (a_begin >= a_end)
+    return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
+  if (b_begin >= b_end) return {a_begin, a_end, a_end, a_end};
+  if (b_begin < a_begin) return union_of(b_begin, b_end, a_begin, a_end);
+  const Index end = (std::max)(a_end, b_end);
+  if (b_begin <= a_end) return {a_begin, end, end, end};
+  return {a_begin, a_end, b_begin, end};
+}
+
+/// The keys that the rules of position admit for a query, or for some query of several: those at
+/// [near_first, near_last], and the sinks at [0, sinks_end).
+struct position_rule {
+  std::int64_t near_first, near_last, sinks_end;
+
+  bool operator()(std::int64_t key) const {
+    // Without branches, so that a loop over keys is one of vectors.
+    return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
+  }
+  /// Whether some position of [low, high] may be admitted.
+  bool meets(std::int64_t low, std::int64_t high) const {
+    return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
+  }
+};
+
+/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
+/// do not decide, sees_key() holds.
+class visibility {
+ public:
+  visibility(const attention_options& options, const attention_shape& shape)
+      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
+
+  const attention_options& options() const { return options_; }
+  const attention_shape& shape() const { return shape_; }
+
+  double scale() const {
+    return !equal(options_.scale, 0) || shape_.head_dim == 0
+               ? options_.scale
+               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  }
+
+  /// Position of query i of row b, and of key j.
+  std::int64_t query_position(Index b, Index i) const {
+    if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
+    const segment s = segment_of(b, i);
+    return s.keys - s.queries + (i - s.first_query);
+  }
+  std::int64_t key_position(Index b, Index j) const {
+    if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
+    if (options_.query_offsets.empty()) return j;
+    const auto offsets = key_offsets();
+    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
+  }
+
+  /// The positions of all queries that see a key, and of all keys.
+  position_range query_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b)
+      for (Index i = 0; i < shape_.queries; ++i)
+        if (!blind(b, i)) range.include(query_position(b, i));
+    return range;
+  }
+  position_range key_range() const {
+    position_range range;
+    for (Index b = 0; b < shape_.batch; ++b) {
+      const Index count = key_count(b);
+      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
+      for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
+        range.include(key_position(b, j));
+    }
+    return range;
+  }
+
+  /// Whether query i is behind the count of row b.
+  bool is_padding(Index b, Index i) const { return i >= query_count(b); }
+
+  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
+  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
+
+  /// The keys that the ranges admit for query i of row b.
+  key_set keys_of(Index b, Index i) const {
+    if (is_padding(b, i)) return {0, 0, 0, 0};
+    const segment s = segment_of(b, i);
+    const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (!in_order_) return {s.first_key, end, end, end};
+    // Positions are contiguous, so distances are differences of indices.
+    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
+                       position = query_position(b, i);
+    const auto index_of = [&](std::int64_t key_position) {
+      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
+      if (key_position <= start) return s.first_key;
+      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
+    };
+    // The first key that is at least so many positions behind the query.
+    const auto index_behind = [&](std::int64_t steps) {
+      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+    };
+    const Index after = options_.causal ? index_behind(1) : end;
+    if (options_.window == 0) return {s.first_key, after, after, after};
+    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index last = options_.causal ? after : index_behind(options_.window);
+    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
+  }
+
+  /// Whether ranges do not decide alone.
+  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
+
+  /// What the ranges leave open, for a key in keys_of().
+  bool sees_key(Index b, Index h, Index i, Index j) const {
+    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
+    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
+  }
+
+  /// What the rules of position admit for a query, and for some query of positions [first, last].
+  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
+  position_rule rule_of(std::int64_t first, std::int64_t last) const {
+    using limits = std::numeric_limits<std::int64_t>;
+    const std::int64_t end = options_.causal ? last : (limits::max)();
+    if (options_.window == 0) return {(limits::min)(), end, 0};
+    const std::int64_t sinks = options_.sinks;
+    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
+            sinks <= end ? sinks : advance(end, 1)};
+  }
+
+  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  bool sees(Index b, Index h, Index i, Index j) const {
+    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
+  }
+
+  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
+  bool in_order() const { return in_order_; }
+
+  /// Positions of the keys of row b where they are listed.
+  const std::int64_t* listed_key_positions(Index b) const {
+    const auto list = options_.key_positions;
+    return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
+  }
+
+  static bool hides(float bias) { return bias < -1e30f; }
+
+ private:
+  Index query_count(Index b) const {
+    return options_.query_counts.empty()
+               ? shape_.queries
+               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
+  }
+  Index key_count(Index b) const {
+    return options_.key_counts.empty() ? shape_.keys
+                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+  }
+
+  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  struct segment {
+    Index first_query, queries, first_key;
+    std::int64_t keys;
+  };
+
+  segment segment_of(Index b, Index i) const {
+    if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
+    const auto queries = options_.query_offsets, keys = key_offsets();
+    const auto s =
+        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
+    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
+            keys[s + 1] - keys[s]};
+  }
+
+  std::span<const std::int64_t> key_offsets() const {
+    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
+  }
+
+  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
+    const bool shared = static_cast<Index>(list.size()) == tokens;
+    return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
+  }
+
+  /// position - steps, held at the end of the range of int64; advance() is its twin.
+  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
+    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
+    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
+  }
+
+  bool keys_in_order() const {
+    const auto list = options_.key_positions;
+    for (std::size_t j = 1; j < list.size(); ++j)
+      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
+          (list[j] < list[j - 1] ||
+           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
+        return false;
+    return true;
+  }
+
+  attention_options options_;
+  attention_shape shape_;
+  bool in_order_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_INFINITIES_HPP
-#define ROPE_DETAIL_INFINITIES_HPP
+#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
+#define ROPE_BASE_SIMD_INFINITIES_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <bit>        // std::bit_cast
@@ -1076,8 +1812,8 @@ inline void check_options(const char* function, const attention_options& options
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PACKET_HPP
-#define ROPE_DETAIL_PACKET_HPP
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
 
 #include <bit>    // std::bit_cast
 #include <cmath>  // std::fma
@@ -1088,8 +1824,8 @@ inline void check_options(const char* function, const attention_options& options
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CHANNELS_16_BIT_HPP
-#define ROPE_DETAIL_CHANNELS_16_BIT_HPP
+#ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+#define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 
 #include <bit>  // std::bit_cast
 #include <cstdint>
@@ -1186,7 +1922,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 #pragma GCC diagnostic pop
 #endif
 
-#endif  // ROPE_DETAIL_CHANNELS_16_BIT_HPP
+#endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
@@ -1294,7 +2030,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
   }
 }
 
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
+/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -1468,7 +2204,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 #pragma GCC diagnostic pop
 #endif
 
-#endif  // ROPE_DETAIL_PACKET_HPP
+#endif  // ROPE_BASE_SIMD_PACKET_HPP
 
 /// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
 
@@ -1512,10 +2248,10 @@ A saturated_to(double x) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_INFINITIES_HPP
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATION_PASS_HPP
-#define ROPE_DETAIL_ROTATION_PASS_HPP
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 
 #include <algorithm>  // std::copy, std::min, std::max
 #include <cmath>
@@ -1523,8 +2259,207 @@ A saturated_to(double x) {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_DETAIL_ROTATE_KERNEL_HPP
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+
+#include <algorithm>  // std::min
+#include <atomic>
+#include <concepts>
+
+
+/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
+struct any_body {
+  void operator()(Index /*piece*/) const {}
+};
+struct any_range_body {
+  void operator()(Index /*first*/, Index /*last*/) const {}
+};
+
+}  // namespace detail
+
+/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done.
+/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
+/// pools would: scratch memory belongs to a thread, and is in use.
+///
+///     struct openmp {
+///       rope::Index threads() const { return omp_get_max_threads(); }
+///       void parallel_for(rope::Index count, const auto& body) const {
+///         #pragma omp parallel for
+///         for (rope::Index i = 0; i < count; ++i) body(i);
+///       }
+///     };
+template <class X>
+concept thread_source = requires(const X& threads) {
+  { threads.threads() } -> std::convertible_to<Index>;
+  threads.parallel_for(Index{}, detail::any_body{});
+};
+
+/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
+template <class X>
+concept eigen_thread_pool_device = requires(const X& device) {
+  { device.numThreads() } -> std::convertible_to<Index>;
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+};
+
+/// Everything a `threads` parameter takes.
+template <class X>
+concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
+
+/// The calling thread alone: what every call without a `threads` argument uses.
+struct this_thread {
+  Index threads() const { return 1; }
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = 0; i < count; ++i) body(i);
+  }
+};
+
+namespace detail {
+
+/// How many threads the caller has.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+
+/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
+/// next one when they are free. A call too small to gain from a second thread stays on its own.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  if (pieces <= 1 || work < smallest / tasks) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
+/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+template <class Threads, class Body>
+void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
+  constexpr Index smallest_piece = Index{1} << 18;
+  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+  if (pieces <= 1) {
+    if (count > 0) body(Index{0}, count);
+    return;
+  }
+  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
+             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_PARALLEL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_WORKSPACE_HPP
+#define ROPE_BASE_WORKSPACE_HPP
+
+#include <cstddef>
+
+
+/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+class scratch_piece {
+ public:
+  scratch_piece(const scratch_piece&) = delete;
+  scratch_piece& operator=(const scratch_piece&) = delete;
+
+  static void release_all() {
+    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
+  }
+
+ protected:
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
+    first() = this;
+  }
+  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  ~scratch_piece() {
+    scratch_piece** at = &first();
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+  }
+
+ private:
+  static scratch_piece*& first() {
+    thread_local scratch_piece* piece = nullptr;
+    return piece;
+  }
+
+  void (*release_)(scratch_piece&);
+  scratch_piece* next_;
+};
+
+template <class T>
+class scratch_memory : scratch_piece {
+ public:
+  scratch_memory()
+      : scratch_piece(
+            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
+
+  T* at_least(std::size_t count) {
+    if (memory_.size() < count) memory_ = storage<T>(count);
+    return memory_.data();
+  }
+
+ private:
+  storage<T> memory_;
+};
+
+/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
+/// thread, or until the thread releases its scratch.
+///
+/// \tparam User  a tag that keeps two users of the same T apart
+template <class User, class T>
+T* workspace(Index count) {
+  thread_local scratch_memory<T> memory;
+  return memory.at_least(static_cast<std::size_t>(count));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_WORKSPACE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
 #include <bit>  // std::has_single_bit
 #include <cstddef>
@@ -1532,8 +2467,8 @@ A saturated_to(double x) {
 #include <utility>  // std::index_sequence
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PACKET_MATH_HPP
-#define ROPE_DETAIL_PACKET_MATH_HPP
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
 
 #include <cstddef>
 #include <type_traits>
@@ -1542,7 +2477,7 @@ A saturated_to(double x) {
 /// What attention asks of packets that Eigen does not have.
 
 #if defined(__GNUC__) && !defined(__clang__)
-// For the reasons in packet.hpp.
+// For the reasons in simd/packet.hpp.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -1625,10 +2560,10 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #pragma GCC diagnostic pop
 #endif
 
-#endif  // ROPE_DETAIL_PACKET_MATH_HPP
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PACKET_PAIRS_HPP
-#define ROPE_DETAIL_PACKET_PAIRS_HPP
+#ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+#define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 
 #include <cstdint>
 #include <type_traits>
@@ -1823,13 +2758,54 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 #pragma GCC diagnostic pop
 #endif
 
-#endif  // ROPE_DETAIL_PACKET_PAIRS_HPP
+#endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_LAYOUT_HPP
-#define ROPE_LAYOUT_HPP
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
 
 #include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::forward
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_HASH_HPP
+#define ROPE_BASE_HASH_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+
+
+/// Hashes by which tables and layouts are told apart.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// An array [rows, columns] of doubles.
+template <class Derived>
+std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
+  for (Index c = 0; c < values.cols(); ++c)
+    for (Index r = 0; r < values.rows(); ++r)
+      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+  return hash;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_HASH_HPP
 
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
 ///
@@ -1870,16 +2846,62 @@ concept pair_layout = requires(Index i, Index pairs) {
   { L::second(i, pairs) } -> std::convertible_to<Index>;
 };
 
+/// The two layouts, for a program that learns only at run time which one it needs.
+enum class pairing { interleaved, half_split };
+
+/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(pairing layout, Call&& f) {
+  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+
+inline const char* name_of(pairing layout) {
+  return layout == pairing::interleaved ? "interleaved" : "half_split";
+}
+
 namespace detail {
 
 /// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
 struct unnamed_layout {};
 
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+
+/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
+/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
+/// and addresses of its own.
+template <class Layout>
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_LAYOUT_HPP
+#endif  // ROPE_ROTATION_LAYOUT_HPP
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -2150,10 +3172,195 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATE_KERNEL_HPP
+#endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_VIEW_HPP
-#define ROPE_DETAIL_TABLE_VIEW_HPP
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+/// elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.data += first;
+    window.head_dim = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
+                           (std::max)(d, Index{1})};
+  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
+}
+
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
+#define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 
 #include <cstdint>
 
@@ -2189,209 +3396,10 @@ struct table_view {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_TABLE_VIEW_HPP
+#endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_WORKSPACE_HPP
-#define ROPE_DETAIL_WORKSPACE_HPP
-
-#include <cstddef>
-
-
-/// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
-class scratch_piece {
- public:
-  scratch_piece(const scratch_piece&) = delete;
-  scratch_piece& operator=(const scratch_piece&) = delete;
-
-  static void release_all() {
-    for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release_(*piece);
-  }
-
- protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
-  explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
-    first() = this;
-  }
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
-  ~scratch_piece() {
-    scratch_piece** at = &first();
-    while (*at != this) at = &(*at)->next_;
-    *at = next_;
-  }
-
- private:
-  static scratch_piece*& first() {
-    thread_local scratch_piece* piece = nullptr;
-    return piece;
-  }
-
-  void (*release_)(scratch_piece&);
-  scratch_piece* next_;
-};
-
-template <class T>
-class scratch_memory : scratch_piece {
- public:
-  scratch_memory()
-      : scratch_piece(
-            [](scratch_piece& piece) { storage<T>().swap(static_cast<scratch_memory&>(piece).memory_); }) {}
-
-  T* at_least(std::size_t count) {
-    if (memory_.size() < count) memory_ = storage<T>(count);
-    return memory_.data();
-  }
-
- private:
-  storage<T> memory_;
-};
-
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that keeps two users of the same T apart
-template <class User, class T>
-T* workspace(Index count) {
-  thread_local scratch_memory<T> memory;
-  return memory.at_least(static_cast<std::size_t>(count));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_WORKSPACE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_PARALLEL_HPP
-#define ROPE_PARALLEL_HPP
-
-#include <algorithm>  // std::min
-#include <atomic>
-#include <concepts>
-
-
-/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-
-}  // namespace detail
-
-/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
-/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done.
-/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
-/// pools would: scratch memory belongs to a thread, and is in use.
-///
-///     struct openmp {
-///       rope::Index threads() const { return omp_get_max_threads(); }
-///       void parallel_for(rope::Index count, const auto& body) const {
-///         #pragma omp parallel for
-///         for (rope::Index i = 0; i < count; ++i) body(i);
-///       }
-///     };
-template <class X>
-concept thread_source = requires(const X& threads) {
-  { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
-};
-
-/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
-template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
-  { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
-};
-
-/// Everything a `threads` parameter takes.
-template <class X>
-concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-
-/// The calling thread alone: what every call without a `threads` argument uses.
-struct this_thread {
-  Index threads() const { return 1; }
-  void parallel_for(Index count, const auto& body) const {
-    for (Index i = 0; i < count; ++i) body(i);
-  }
-};
-
-namespace detail {
-
-/// How many threads the caller has.
-template <class Threads>
-Index available_threads(const Threads& threads) {
-  if constexpr (thread_source<Threads>)
-    return threads.threads();
-  else
-    return threads.numThreads();
-}
-
-/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
-template <class Threads, class Run>
-void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
-      for (Index piece = first; piece < last; ++piece) run(piece);
-    });
-  }
-}
-
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
-/// next one when they are free. A call too small to gain from a second thread stays on its own.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < smallest / tasks) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
-}
-
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
-template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
-  constexpr Index smallest_piece = Index{1} << 18;
-  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
-  if (pieces <= 1) {
-    if (count > 0) body(Index{0}, count);
-    return;
-  }
-  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
-             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_PARALLEL_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TABLE_HPP
-#define ROPE_TABLE_HPP
+#ifndef ROPE_TABLES_TABLE_HPP
+#define ROPE_TABLES_TABLE_HPP
 
 #include <bit>  // std::bit_cast
 #include <cmath>
@@ -2403,8 +3411,8 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_COORDINATE_PHASES_HPP
-#define ROPE_DETAIL_COORDINATE_PHASES_HPP
+#ifndef ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
+#define ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
 
 #include <cmath>
 #include <cstddef>
@@ -2412,16 +3420,8 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PHASE_ROW_HPP
-#define ROPE_DETAIL_PHASE_ROW_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_WIDE_INTEGER_HPP
-#define ROPE_DETAIL_WIDE_INTEGER_HPP
+#ifndef ROPE_BASE_WIDE_INTEGER_HPP
+#define ROPE_BASE_WIDE_INTEGER_HPP
 
 #include <cstdint>
 
@@ -2502,10 +3502,18 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_WIDE_INTEGER_HPP
+#endif  // ROPE_BASE_WIDE_INTEGER_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_PHASE_HPP
-#define ROPE_PHASE_HPP
+#ifndef ROPE_TABLES_DETAIL_PHASE_ROW_HPP
+#define ROPE_TABLES_DETAIL_PHASE_ROW_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_PHASE_HPP
+#define ROPE_TABLES_PHASE_HPP
 
 #include <bit>  // std::countl_zero
 #include <cmath>
@@ -2794,7 +3802,7 @@ inline cos_sin cos_sin_of(phase p) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_PHASE_HPP
+#endif  // ROPE_TABLES_PHASE_HPP
 
 /// The phases of all pairs of a row of a table.
 
@@ -2847,7 +3855,7 @@ class phase_row {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_PHASE_ROW_HPP
+#endif  // ROPE_TABLES_DETAIL_PHASE_ROW_HPP
 
 /// The phases of rows of coordinates, with the work that does not depend on the row done once.
 
@@ -2964,10 +3972,10 @@ class coordinate_phases {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_COORDINATE_PHASES_HPP
+#endif  // ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_RANGE_PHASES_HPP
-#define ROPE_DETAIL_RANGE_PHASES_HPP
+#ifndef ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
+#define ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
 
 #include <cstddef>
 #include <cstdint>
@@ -3026,10 +4034,10 @@ class range_phases {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_RANGE_PHASES_HPP
+#endif  // ROPE_TABLES_DETAIL_RANGE_PHASES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_SMALL_ANGLES_HPP
-#define ROPE_DETAIL_SMALL_ANGLES_HPP
+#ifndef ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
+#define ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cmath>
@@ -3038,8 +4046,8 @@ class range_phases {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_ROW_HPP
-#define ROPE_DETAIL_TABLE_ROW_HPP
+#ifndef ROPE_TABLES_DETAIL_TABLE_ROW_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ROW_HPP
 
 #include <bit>  // std::bit_cast
 #include <cstddef>
@@ -3089,29 +4097,11 @@ inline void write_table_row(const phase_row& phases, double m, float* cos, float
   }
 }
 
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
-constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
-}
-
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
-  return hash;
-}
-
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_TABLE_ROW_HPP
+#endif  // ROPE_TABLES_DETAIL_TABLE_ROW_HPP
 
 /// Angles of which a phase has fewer bits than a double: learned frequencies near zero, a schedule divided by
 /// 1e30, coordinates of 1e-40.
@@ -3191,10 +4181,10 @@ class small_angles {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_SMALL_ANGLES_HPP
+#endif  // ROPE_TABLES_DETAIL_SMALL_ANGLES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_ARGUMENTS_HPP
-#define ROPE_DETAIL_TABLE_ARGUMENTS_HPP
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 #include <cmath>
 #include <concepts>  // std::integral
@@ -3303,7 +4293,7 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_TABLE_ARGUMENTS_HPP
+#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 
 /// cos and sin of every pair's angle, for the positions a model will use.
 
@@ -3524,231 +4514,7 @@ class frequency_table {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TABLE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_VIEW_HPP
-#define ROPE_VIEW_HPP
-
-#include <algorithm>  // std::max
-#include <concepts>
-#include <limits>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TENSOR_SHAPE_HPP
-#define ROPE_DETAIL_TENSOR_SHAPE_HPP
-
-#include <concepts>
-#include <type_traits>
-
-
-/// What Eigen::Tensor and TensorMap show of themselves, without including them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// A tensor of that rank, whose elements lie next to each other.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_TENSOR_SHAPE_HPP
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.data += first;
-    window.head_dim = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.data += first * head_stride;
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.data += first * token_stride;
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
-}
-
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VIEW_HPP
+#endif  // ROPE_TABLES_TABLE_HPP
 
 /// The order in which a checked call of rotate passes through memory.
 
@@ -3909,681 +4675,10 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATION_PASS_HPP
+#endif  // ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_VISIBILITY_HPP
-#define ROPE_DETAIL_VISIBILITY_HPP
-
-#include <algorithm>  // std::min, std::max, std::upper_bound
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <span>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITIONS_HPP
-#define ROPE_POSITIONS_HPP
-
-#include <algorithm>  // std::min, std::max
-#include <cstdint>
-#include <limits>
-#include <memory>  // std::shared_ptr
-#include <type_traits>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_INTEGER_LIST_HPP
-#define ROPE_DETAIL_INTEGER_LIST_HPP
-
-#include <concepts>
-#include <cstddef>
-#include <iterator>  // std::data
-#include <memory>  // std::shared_ptr
-#include <span>
-#include <type_traits>
-#include <utility>  // std::declval
-#include <vector>
-
-
-/// The one way into the library for lists of integers: what a caller's list says of its shape, its order in
-/// memory and its strides is believed, and a type that does not say it is not a list.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whichever way it was laid, so that rows > 1 only with columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-
-  /// The same list, if it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      ROPE_THROW(std::invalid_argument,
-                 message(name, ": give a vector of integers, got a matrix [", rows, ", ", columns, "]"));
-    return *this;
-  }
-};
-
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-
-/// One whose coefficients are in memory, at strides that it tells.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-
-/// What data() of a container, or an array, points to.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    (tensor<const X, 1> || tensor<const X, 2>);
-
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
-/// would take a strided view for one.
-template <class X>
-concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
-
-/// Integers that can be read where they are.
-template <class X>
-concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
-
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-
-/// A list that the caller keeps, if it is a vector.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-
-/// The coefficients of an expression, each evaluated once: one that counts or draws numbers must not give
-/// others after it was checked. The memory is shared by the copies of what reads it.
-template <class Integer>
-struct evaluated_list {
-  std::shared_ptr<const std::vector<Integer>> memory;
-  integer_list<Integer> list;
-
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    const auto values = std::make_shared<std::vector<Integer>>(static_cast<std::size_t>(rows * columns));
-    Eigen::Map<row_major>(values->data(), rows, columns) = expression.derived().array();
-    memory = values;
-    list = integer_list<Integer>(values->data(), rows, columns, columns, 1);
-  }
-};
-
-/// How a call keeps the positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_INTEGER_LIST_HPP
-
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
-/// them past 256, and a float not past 2^24.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// An integer that counts: every integral type but bool.
-template <class Integer>
-concept position_integer = detail::whole_number<Integer>;
-
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
-/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
-template <class X>
-concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
-/// of different length.
-///
-/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
-/// Throws:    std::invalid_argument if starts are a matrix
-template <position_integer Integer>
-struct row_starts {
-  detail::integer_list<Integer> starts;
-
-  template <position_list X>
-  explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
-};
-template <position_list X>
-row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
-/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
-///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
-///            memory, outlive the call they are given to
-/// Throws:    std::invalid_argument if one of them is a matrix
-template <position_integer Integer>
-struct segments {
-  detail::integer_list<Integer> offsets;
-  detail::integer_list<Integer> starts = {};
-
-  template <position_list X>
-  explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
-  template <position_list X, position_list Y>
-  segments(const X& offset_list, const Y& start_list)
-      : offsets(detail::vector_of("segments", offset_list)),
-        starts(detail::vector_of("segments", start_list)) {}
-};
-template <position_list X>
-segments(const X&) -> segments<detail::integer_of<X>>;
-template <position_list X, position_list Y>
-segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
-
-namespace detail {
-
-/// The smallest and the largest position of a call; empty when it has no token.
-struct position_range {
-  std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
-  std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
-
-  void include(std::int64_t position) {
-    smallest = (std::min)(smallest, position);
-    largest = (std::max)(largest, position);
-  }
-  bool empty() const { return largest < smallest; }
-};
-
-/// An integer of the caller as a position; a value above the range of int64 is as far outside any table as
-/// the largest one.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
-
-/// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
-  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
-}
-
-// The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
-// range(), which checks lengths and returns the extremes. Both hold at the ends of the int64 range, so that
-// what asks for no table either need not know where a call ends.
-
-/// Token t of every row is at start + t.
-struct contiguous_positions {
-  std::int64_t start;
-
-  std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
-  position_range range(const char* /*function*/, Index batch, Index tokens) const {
-    position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
-    return range;
-  }
-};
-
-/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
-template <class Integer>
-struct listed_positions {
-  integer_list<Integer> ids;
-  Index row_stride;
-
-  listed_positions(const integer_list<Integer>& list, Index tokens)
-      : ids(list),
-        row_stride(list.rows > 1 ? list.row_stride
-                   : tokens > 0 && list.columns > tokens && list.columns % tokens == 0
-                       ? tokens * list.column_stride
-                       : 0) {}
-
-  std::int64_t operator()(Index b, Index t) const {
-    return as_position(ids.data[b * row_stride + t * ids.column_stride]);
-  }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    const Index count = ids.size();
-    if (ids.rows > 1 && (ids.rows != batch || ids.columns != tokens))
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": a matrix of ids must be [batch, tokens] = [", batch, ", ", tokens,
-                         "], got [", ids.rows, ", ", ids.columns, "]"));
-    if (count != tokens && count != batch * tokens) {
-      if (batch == 1)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": ids must be [tokens] = ", tokens, ", got ", count));
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must be [tokens] = ", tokens,
-                                                " or [batch * tokens] = ", batch * tokens, ", got ", count));
-    }
-    if (count > 0 && ids.data == nullptr)
-      ROPE_THROW(std::invalid_argument, message(function, ": ids must have data, got null for ", count));
-    position_range range;
-    for (Index r = 0; r < ids.rows; ++r)
-      for (Index c = 0; c < ids.columns; ++c) range.include(as_position(ids(r, c)));
-    return batch > 0 ? range : position_range{};
-  }
-};
-
-/// Those of an expression, which its value outlives.
-template <class Integer>
-struct evaluated_positions : listed_positions<Integer> {
-  std::shared_ptr<const std::vector<Integer>> memory;
-
-  evaluated_positions(const evaluated_list<Integer>& values, Index tokens)
-      : listed_positions<Integer>(values.list, tokens), memory(values.memory) {}
-};
-
-template <class Integer>
-struct started_rows {
-  integer_list<Integer> starts;
-
-  std::int64_t operator()(Index b, Index t) const { return advance(as_position(starts[b]), t); }
-  position_range range(const char* function, Index batch, Index tokens) const {
-    if (starts.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row_starts must be [batch] = ", batch, ", got ", starts.size()));
-    position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
-    return range;
-  }
-};
-
-template <class Integer>
-struct segmented_positions {
-  integer_list<Integer> offsets;
-  integer_list<Integer> starts;
-
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that does not start behind t is in [segment, last).
-    Index segment = 0, last = offsets.size();
-    while (last - segment > 1) {
-      const Index middle = segment + (last - segment) / 2;
-      (as_position(offsets[middle]) <= t ? segment : last) = middle;
-    }
-    return advance(start_of(segment), t - as_position(offsets[segment]));
-  }
-  position_range range(const char* function, Index /*batch*/, Index tokens) const {
-    if (offsets.empty() || as_position(offsets[0]) != 0 || as_position(offsets[offsets.size() - 1]) != tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment offsets must begin with 0 and end with tokens = ", tokens));
-    if (!starts.empty() && starts.size() + 1 != offsets.size())
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": segment starts must be empty or one per segment, got ", starts.size(),
-                         " for ", offsets.size() - 1, " segments"));
-    position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end < begin)
-        ROPE_THROW(std::invalid_argument, message(function, ": segment offsets must not decrease, got ",
-                                                  offsets[s], " before ", offsets[s + 1]));
-      if (end == begin) continue;
-      // No difference overflows: the first offset is 0, and none so far was below the one before.
-      const std::int64_t length = end - begin;
-      range.include(start_of(s));
-      range.include(advance(start_of(s), length - 1));
-    }
-    return range;
-  }
-  std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
-};
-
-/// The caller's positions in one of the forms above.
-template <position_integer Integer>
-contiguous_positions position_source(Integer start, Index /*tokens*/) {
-  return {as_position(start)};
-}
-template <position_list X>
-auto position_source(const X& ids, Index tokens) {
-  if constexpr (integers_in_memory<X>)
-    return listed_positions<integer_of<X>>(list_of(ids), tokens);
-  else
-    return evaluated_positions<integer_of<X>>(ids, tokens);
-}
-template <class Integer>
-evaluated_positions<Integer> position_source(const evaluated_list<Integer>& ids, Index tokens) {
-  return {ids, tokens};
-}
-template <class Integer>
-started_rows<Integer> position_source(const row_starts<Integer>& rows, Index /*tokens*/) {
-  return {rows.starts};
-}
-template <class Integer>
-segmented_positions<Integer> position_source(const segments<Integer>& ragged, Index /*tokens*/) {
-  return {ragged.offsets, ragged.starts};
-}
-
-}  // namespace detail
-
-/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens]; `row_starts`; `segments`. An expression is evaluated once, into memory of its own.
-template <class P>
-concept position_form = requires(const P& positions) {
-  detail::position_source(positions, Index{});
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITIONS_HPP
-
-/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
-/// a mask decides.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
-/// the window, or one range and an empty gap at its end.
-struct key_set {
-  Index begin, gap_begin, gap_end, end;
-
-  bool empty() const { return begin == gap_begin && gap_end == end; }
-  /// The first key, and the one behind the last.
-  Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
-  Index hull_end() const { return gap_end == end ? gap_begin : end; }
-  bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
-};
-
-/// The union of two ranges of keys, empty ones included.
-inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
-  if (a_begin >= a_end)
-    return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
-  if (b_begin >= b_end) return {a_begin, a_end, a_end, a_end};
-  if (b_begin < a_begin) return union_of(b_begin, b_end, a_begin, a_end);
-  const Index end = (std::max)(a_end, b_end);
-  if (b_begin <= a_end) return {a_begin, end, end, end};
-  return {a_begin, a_end, b_begin, end};
-}
-
-/// The keys that the rules of position admit for a query, or for some query of several: those at
-/// [near_first, near_last], and the sinks at [0, sinks_end).
-struct position_rule {
-  std::int64_t near_first, near_last, sinks_end;
-
-  bool operator()(std::int64_t key) const {
-    // Without branches, so that a loop over keys is one of vectors.
-    return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
-  }
-  /// Whether some position of [low, high] may be admitted.
-  bool meets(std::int64_t low, std::int64_t high) const {
-    return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
-  }
-};
-
-/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
-/// do not decide, sees_key() holds.
-class visibility {
- public:
-  visibility(const attention_options& options, const attention_shape& shape)
-      : options_(options), shape_(shape), in_order_(keys_in_order()) {}
-
-  const attention_options& options() const { return options_; }
-  const attention_shape& shape() const { return shape_; }
-
-  double scale() const {
-    return !equal(options_.scale, 0) || shape_.head_dim == 0
-               ? options_.scale
-               : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
-  }
-
-  /// Position of query i of row b, and of key j.
-  std::int64_t query_position(Index b, Index i) const {
-    if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
-    const segment s = segment_of(b, i);
-    return s.keys - s.queries + (i - s.first_query);
-  }
-  std::int64_t key_position(Index b, Index j) const {
-    if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
-    if (options_.query_offsets.empty()) return j;
-    const auto offsets = key_offsets();
-    return j - *(std::upper_bound(offsets.begin(), offsets.end(), j) - 1);
-  }
-
-  /// The positions of all queries that see a key, and of all keys.
-  position_range query_range() const {
-    position_range range;
-    for (Index b = 0; b < shape_.batch; ++b)
-      for (Index i = 0; i < shape_.queries; ++i)
-        if (!blind(b, i)) range.include(query_position(b, i));
-    return range;
-  }
-  position_range key_range() const {
-    position_range range;
-    for (Index b = 0; b < shape_.batch; ++b) {
-      const Index count = key_count(b);
-      const bool ends_suffice = in_order_ && options_.query_offsets.empty();
-      for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
-        range.include(key_position(b, j));
-    }
-    return range;
-  }
-
-  /// Whether query i is behind the count of row b.
-  bool is_padding(Index b, Index i) const { return i >= query_count(b); }
-
-  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
-  bool blind(Index b, Index i) const { return keys_of(b, i).empty(); }
-
-  /// The keys that the ranges admit for query i of row b.
-  key_set keys_of(Index b, Index i) const {
-    if (is_padding(b, i)) return {0, 0, 0, 0};
-    const segment s = segment_of(b, i);
-    const Index end = s.first_key + static_cast<Index>(s.keys);
-    if (!in_order_) return {s.first_key, end, end, end};
-    // Positions are contiguous, so distances are differences of indices.
-    const std::int64_t start = s.keys == 0 ? 0 : key_position(b, s.first_key),
-                       position = query_position(b, i);
-    const auto index_of = [&](std::int64_t key_position) {
-      const auto ahead = static_cast<std::uint64_t>(key_position) - static_cast<std::uint64_t>(start);
-      if (key_position <= start) return s.first_key;
-      return ahead >= static_cast<std::uint64_t>(s.keys) ? end : s.first_key + static_cast<Index>(ahead);
-    };
-    // The first key that is at least so many positions behind the query.
-    const auto index_behind = [&](std::int64_t steps) {
-      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
-    };
-    const Index after = options_.causal ? index_behind(1) : end;
-    if (options_.window == 0) return {s.first_key, after, after, after};
-    const Index first = index_of(retreat(position, options_.window - 1));
-    const Index last = options_.causal ? after : index_behind(options_.window);
-    return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
-  }
-
-  /// Whether ranges do not decide alone.
-  bool by_key() const { return !in_order_ || options_.mask || options_.bias; }
-
-  /// What the ranges leave open, for a key in keys_of().
-  bool sees_key(Index b, Index h, Index i, Index j) const {
-    if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
-    if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
-    return in_order_ || rule_of(query_position(b, i))(key_position(b, j));
-  }
-
-  /// What the rules of position admit for a query, and for some query of positions [first, last].
-  position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
-  position_rule rule_of(std::int64_t first, std::int64_t last) const {
-    using limits = std::numeric_limits<std::int64_t>;
-    const std::int64_t end = options_.causal ? last : (limits::max)();
-    if (options_.window == 0) return {(limits::min)(), end, 0};
-    const std::int64_t sinks = options_.sinks;
-    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
-            sinks <= end ? sinks : advance(end, 1)};
-  }
-
-  /// Whether query i of row b, in head h, sees key j: everything above in one word.
-  bool sees(Index b, Index h, Index i, Index j) const {
-    return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
-  }
-
-  /// Whether keys are at contiguous positions, so that keys_of() decides by position.
-  bool in_order() const { return in_order_; }
-
-  /// Positions of the keys of row b where they are listed.
-  const std::int64_t* listed_key_positions(Index b) const {
-    const auto list = options_.key_positions;
-    return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
-  }
-
-  static bool hides(float bias) { return bias < -1e30f; }
-
- private:
-  Index query_count(Index b) const {
-    return options_.query_counts.empty()
-               ? shape_.queries
-               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
-  }
-  Index key_count(Index b) const {
-    return options_.key_counts.empty() ? shape_.keys
-                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
-  }
-
-  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
-  struct segment {
-    Index first_query, queries, first_key;
-    std::int64_t keys;
-  };
-
-  segment segment_of(Index b, Index i) const {
-    if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
-    const auto queries = options_.query_offsets, keys = key_offsets();
-    const auto s =
-        static_cast<std::size_t>(std::upper_bound(queries.begin(), queries.end(), i) - queries.begin() - 1);
-    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
-            keys[s + 1] - keys[s]};
-  }
-
-  std::span<const std::int64_t> key_offsets() const {
-    return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
-  }
-
-  static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
-    const bool shared = static_cast<Index>(list.size()) == tokens;
-    return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
-  }
-
-  /// position - steps, held at the end of the range of int64; advance() is its twin.
-  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
-    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
-    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
-  }
-
-  bool keys_in_order() const {
-    const auto list = options_.key_positions;
-    for (std::size_t j = 1; j < list.size(); ++j)
-      if (j % static_cast<std::size_t>(shape_.keys) != 0 &&
-          (list[j] < list[j - 1] ||
-           static_cast<std::uint64_t>(list[j]) - static_cast<std::uint64_t>(list[j - 1]) != 1))
-        return false;
-    return true;
-  }
-
-  attention_options options_;
-  attention_shape shape_;
-  bool in_order_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_VISIBILITY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_QUERY_KEY_TABLES_HPP
-#define ROPE_QUERY_KEY_TABLES_HPP
+#ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
+#define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
 #include <concepts>
 #include <type_traits>
@@ -4638,7 +4733,7 @@ concept attention_tables = requires(const Tables& tables) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_QUERY_KEY_TABLES_HPP
+#endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
 /// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
 /// of a few rows in the cache.
@@ -4806,29 +4901,10 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_ROWS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_DECODE_KERNEL_HPP
-#define ROPE_DETAIL_DECODE_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_OUTPUT_HPP
-#define ROPE_DETAIL_ATTENTION_OUTPUT_HPP
-
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
-#define ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#ifndef ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
+#define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <bit>        // std::bit_cast
@@ -4837,8 +4913,282 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
 #include <cstdint>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_PANELS_HPP
-#define ROPE_DETAIL_ATTENTION_PANELS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+#define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DROPOUT_HPP
+#define ROPE_ATTENTION_DROPOUT_HPP
+
+#include <cstdint>
+
+
+/// Which attention probabilities a training step drops.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
+/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
+/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
+/// they drop the same entries; so do segments of one row, whose positions start again.
+///
+///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
+///
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+///
+/// Accuracy:  an entry is dropped with the given probability to within 2^-32
+/// Cost:      two 64-bit products per entry
+/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
+///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
+///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
+class dropout_mask {
+ public:
+  /// \param probability  of dropping an entry, in [0, 1)
+  constexpr dropout_mask(double probability, std::uint64_t seed)
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+
+  /// The mask along the keys of one query.
+  class row {
+   public:
+    constexpr bool keeps(std::int64_t key_position) const {
+      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+    }
+
+   private:
+    friend class dropout_mask;
+    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
+    std::uint64_t state_, threshold_;
+  };
+
+  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
+    const std::uint64_t where = finalise(
+        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
+    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+  }
+
+  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
+                       std::int64_t key_position) const {
+    return row_of(batch_row, query_head, query_position).keeps(key_position);
+  }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
+
+  static constexpr std::uint64_t finalise(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+  }
+
+  std::uint64_t threshold_;
+  std::uint64_t seed_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DROPOUT_HPP
+
+/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [first, last) of a tile.
+struct tile_range {
+  Index first, last;
+  bool empty() const { return first >= last; }
+};
+
+/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
+/// this part may be hidden.
+struct row_in_tile {
+  tile_range range;
+  bool has_holes;
+};
+
+inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+  const auto clip = [&](Index first, Index last) {
+    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
+  };
+  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
+  if (low.empty() && high.empty()) return {{0, 0}, false};
+  if (low.empty()) return {high, by_key};
+  if (high.empty()) return {low, by_key};
+  return {{low.first, high.last}, true};
+}
+
+/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
+template <class A>
+using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+
+/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
+/// loops, because only one of neighbours is one of vectors.
+template <class X, class Body>
+void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
+  if (step == 1)
+    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
+  else
+    for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
+}
+
+/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+template <class Body>
+void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
+                      const Body& body) {
+  const attention_options& options = rules.options();
+  const auto mask =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  if (rules.in_order()) {
+    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+    for (Index j = range.first; j < range.last; ++j)
+      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+  } else {
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+  }
+}
+
+/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
+/// first one that it sees, or the end of the range.
+template <class Mark>
+Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
+                 tile_range range, Mark* hidden) {
+  std::fill(hidden + range.first, hidden + range.last, Mark{0});
+  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
+  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
+  if (!rules.in_order()) {
+    const position_rule admits = rules.rule_of(rules.query_position(b, i));
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
+  }
+  if (const auto& mask = rules.options().mask)
+    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
+                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
+  if (const auto& bias = rules.options().bias)
+    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
+                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
+  Index first = range.first;
+  while (first < range.last && hidden[first]) ++first;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_EXP2_HPP
+#define ROPE_BASE_SIMD_EXP2_HPP
+
+#include <cfloat>  // FLT_EVAL_METHOD
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
+/// and splitting an exponent into its integer and the rest is then exact.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must stay
+/// one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than a float.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if defined(__FAST_MATH__)
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
+#endif
+  return x;
+}
+
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
+  // the exponent of 2^(n - 1) as a number stores it.
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+template <class A>
+inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
+                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
+                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
+template <>
+inline constexpr double exp2_coefficients<double>[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+
+/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
+/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
+/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  P p = fill<P>(2 * exp2_coefficients<A>[0]);
+  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
+    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_EXP2_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PANELS_HPP
+#define ROPE_BASE_SIMD_PANELS_HPP
 
 #include <algorithm>  // std::min, std::fill
 #include <cstddef>
@@ -4989,281 +5339,7 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_PANELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_EXP2_HPP
-#define ROPE_DETAIL_EXP2_HPP
-
-#include <cfloat>  // FLT_EVAL_METHOD
-#include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
-/// and splitting an exponent into its integer and the rest is then exact.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must stay
-/// one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than a float.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if defined(__FAST_MATH__)
-  EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
-    volatile P stored = x;
-    return stored;
-  }
-#endif
-  return x;
-}
-
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
-  // the exponent of 2^(n - 1) as a number stores it.
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-template <class A>
-inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
-                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
-                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
-template <>
-inline constexpr double exp2_coefficients<double>[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-
-/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
-/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
-/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  P p = fill<P>(2 * exp2_coefficients<A>[0]);
-  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
-    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_EXP2_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_HIDDEN_KEYS_HPP
-#define ROPE_DETAIL_HIDDEN_KEYS_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DROPOUT_HPP
-#define ROPE_DROPOUT_HPP
-
-#include <cstdint>
-
-
-/// Which attention probabilities a training step drops.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
-/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
-/// they drop the same entries; so do segments of one row, whose positions start again.
-///
-///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
-///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
-///
-/// Accuracy:  an entry is dropped with the given probability to within 2^-32
-/// Cost:      two 64-bit products per entry
-/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
-///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
-///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
-class dropout_mask {
- public:
-  /// \param probability  of dropping an entry, in [0, 1)
-  constexpr dropout_mask(double probability, std::uint64_t seed)
-      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
-
-  /// The mask along the keys of one query.
-  class row {
-   public:
-    constexpr bool keeps(std::int64_t key_position) const {
-      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
-    }
-
-   private:
-    friend class dropout_mask;
-    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
-    std::uint64_t state_, threshold_;
-  };
-
-  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
-    const std::uint64_t where = finalise(
-        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
-    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
-  }
-
-  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
-                       std::int64_t key_position) const {
-    return row_of(batch_row, query_head, query_position).keeps(key_position);
-  }
-
- private:
-  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
-
-  static constexpr std::uint64_t finalise(std::uint64_t word) {
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return word ^ (word >> 31);
-  }
-
-  std::uint64_t threshold_;
-  std::uint64_t seed_;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DROPOUT_HPP
-
-/// Where a query meets a tile of keys, and which keys of the tile it does not see.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Keys [first, last) of a tile.
-struct tile_range {
-  Index first, last;
-  bool empty() const { return first >= last; }
-};
-
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
-/// this part may be hidden.
-struct row_in_tile {
-  tile_range range;
-  bool has_holes;
-};
-
-inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
-  const auto clip = [&](Index first, Index last) {
-    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
-  };
-  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
-  if (low.empty() && high.empty()) return {{0, 0}, false};
-  if (low.empty()) return {high, by_key};
-  if (high.empty()) return {low, by_key};
-  return {{low.first, high.last}, true};
-}
-
-/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
-template <class A>
-using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-
-/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
-/// loops, because only one of neighbours is one of vectors.
-template <class X, class Body>
-void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
-  if (step == 1)
-    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
-  else
-    for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
-}
-
-/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
-template <class Body>
-void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
-                      const Body& body) {
-  const attention_options& options = rules.options();
-  const auto mask =
-      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
-  if (rules.in_order()) {
-    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for (Index j = range.first; j < range.last; ++j)
-      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
-  } else {
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
-  }
-}
-
-/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
-/// first one that it sees, or the end of the range.
-template <class Mark>
-Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
-                 tile_range range, Mark* hidden) {
-  std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
-  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_order()) {
-    const position_rule admits = rules.rule_of(rules.query_position(b, i));
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
-  }
-  if (const auto& mask = rules.options().mask)
-    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
-                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
-  if (const auto& bias = rules.options().bias)
-    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
-                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
-  Index first = range.first;
-  while (first < range.last && hidden[first]) ++first;
-  return first;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_HIDDEN_KEYS_HPP
+#endif  // ROPE_BASE_SIMD_PANELS_HPP
 
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
@@ -5501,7 +5577,7 @@ class tile_softmax {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_SOFTMAX_HPP
+#endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 
 /// How the softmax of a query begins, and what is made of it in the end.
 
@@ -5567,10 +5643,10 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_OUTPUT_HPP
+#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_STREAMS_HPP
-#define ROPE_DETAIL_ATTENTION_STREAMS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
+#define ROPE_ATTENTION_DETAIL_STREAMS_HPP
 
 #include <algorithm>  // std::copy_n
 #include <cstddef>
@@ -5795,10 +5871,10 @@ void for_groups_of_rows(Index rows, const Body& body) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_STREAMS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_STREAMS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_WEIGHTED_SUM_HPP
-#define ROPE_DETAIL_WEIGHTED_SUM_HPP
+#ifndef ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
+#define ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
 
 #include <type_traits>
 
@@ -5832,7 +5908,7 @@ void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_WEIGHTED_SUM_HPP
+#endif  // ROPE_ATTENTION_DETAIL_WEIGHTED_SUM_HPP
 
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
@@ -6079,10 +6155,10 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_DECODE_KERNEL_HPP
+#endif  // ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PREFILL_KERNEL_HPP
-#define ROPE_DETAIL_PREFILL_KERNEL_HPP
+#ifndef ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <type_traits>
@@ -6347,7 +6423,7 @@ class prefill_block {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_PREFILL_KERNEL_HPP
+#endif  // ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
 /// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
 /// the number of threads.
@@ -6421,22 +6497,22 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTEND_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ATTEND_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TABLE_CHECKS_HPP
-#define ROPE_DETAIL_TABLE_CHECKS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
+#define ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATION_CHECKS_HPP
-#define ROPE_DETAIL_ROTATION_CHECKS_HPP
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
 
 #include <cstdint>
 #include <limits>
 #include <string>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_LAYOUT_CHECK_HPP
-#define ROPE_DETAIL_LAYOUT_CHECK_HPP
+#ifndef ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
+#define ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
 
 #include <algorithm>  // std::fill_n
 #include <type_traits>
@@ -6485,10 +6561,10 @@ void check_layout(const char* function, Index pairs) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_LAYOUT_CHECK_HPP
+#endif  // ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_DETAIL_VIEW_CHECKS_HPP
+#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
 
 #include <functional>  // std::less
 #include <utility>     // std::pair
@@ -6593,7 +6669,7 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_VIEW_CHECKS_HPP
+#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
 
 /// What can be wrong with a call that rotates, found before anything is written.
 
@@ -6665,7 +6741,7 @@ void check_inverse(const char* function, const frequency_table<S>& table) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATION_CHECKS_HPP
+#endif  // ROPE_ROTATION_DETAIL_ROTATION_CHECKS_HPP
 
 /// What can be wrong with the tables that a call of attention rotates by.
 
@@ -6694,10 +6770,10 @@ void check_tables(const char* function, const Tables& /*tables*/, const attentio
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_TABLE_CHECKS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_TABLE_CHECKS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATE_HPP
-#define ROPE_ROTATE_HPP
+#ifndef ROPE_ROTATION_ROTATE_HPP
+#define ROPE_ROTATION_ROTATE_HPP
 
 #include <cstdint>
 #include <type_traits>
@@ -6791,7 +6867,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
 ///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
 ///                    `segments` of a ragged batch
-/// \param  threads    the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
 /// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
@@ -6801,7 +6877,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
-///            (tests/laws/rotate_bits.test.cpp)
+///            (tests/rotation/laws/rotate_bits.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
 /// of
@@ -6907,7 +6983,7 @@ requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATE_HPP
+#endif  // ROPE_ROTATION_ROTATE_HPP
 
 /// Scaled dot-product attention, with the rotation of queries and keys or without it.
 
@@ -6976,7 +7052,7 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param v        [batch, keys, k.heads, value_dim]; of the type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
 /// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
@@ -6990,10 +7066,10 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 ///            below 2^-125 of the largest (2^-1021), one final rounding to the type of out; 16-bit keys and
 ///            values are widened, which is exact. Sums are formed per tile and then added: within 3e-5 at
 ///            262,144 equal keys. The same bits for any number of threads and order of axes
-///            (tests/rope/attention.test.cpp, tests/laws/attention_features.test.cpp,
-///            tests/laws/repeated_tokens.test.cpp)
+///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
+///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
+///            at most the rows of a strip, base/simd/panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
 ///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
 ///            is kept until release_scratch(): no allocation once a call of the same size has been made
@@ -7017,7 +7093,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param tables  one frequency_table, or one for the queries and one for the keys (query_key_tables.hpp), with
+/// \param tables  one frequency_table, or one for the queries and one for the keys (tables/query_key_tables.hpp), with
 ///                rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
@@ -7050,7 +7126,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_HPP
+#endif  // ROPE_ATTENTION_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
 #define ROPE_ATTENTION_GRADIENT_HPP
@@ -7061,15 +7137,15 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 
 #include <algorithm>  // std::max
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_PANELS_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_PANELS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
 
 #include <algorithm>  // std::min
 
@@ -7181,7 +7257,7 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_PANELS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
 
 /// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
 /// a block of queries.
@@ -7306,10 +7382,10 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_SCRATCH_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_TASKS_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_TASKS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill, std::sort
 #include <array>
@@ -7319,14 +7395,14 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 #include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
 
 #include <algorithm>  // std::fill_n, std::max, std::min
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_ROWS_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_ROWS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 
 #include <algorithm>  // std::min, std::max, std::minmax_element, std::fill
 #include <cmath>
@@ -7551,10 +7627,10 @@ struct attention_gradient_rows {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_ROWS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ATTENTION_GRADIENT_SLOPES_HPP
-#define ROPE_DETAIL_ATTENTION_GRADIENT_SLOPES_HPP
+#ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
+#define ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
 #include <cmath>
@@ -7722,10 +7798,10 @@ class strip_slopes {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_SLOPES_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ORDERED_TURNS_HPP
-#define ROPE_DETAIL_ORDERED_TURNS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
+#define ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
 
 #include <atomic>
 #include <limits>
@@ -7783,7 +7859,7 @@ class ordered_turn {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ORDERED_TURNS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ORDERED_TURNS_HPP
 
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
 /// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
@@ -7791,13 +7867,13 @@ class ordered_turn {
 /// and output o:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
-///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (attention_gradient_slopes.hpp)
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (detail/gradient_slopes.hpp)
 ///     dq_i = scale sum_j slopes_ij k_j
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
 /// Sums by queries are the block's own. Those by keys are shared with other blocks: to the ones of a tile a
-/// block adds when it is its turn (ordered_turns.hpp), so they are the same whatever the threads.
+/// block adds when it is its turn (detail/ordered_turns.hpp), so they are the same whatever the threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -7957,7 +8033,7 @@ class attention_gradient_block {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_KERNEL_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_KERNEL_HPP
 
 /// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
 /// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
@@ -8128,10 +8204,10 @@ class attention_gradient_tasks {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ATTENTION_GRADIENT_TASKS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_GRADIENT_TASKS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROTATED_OPERANDS_HPP
-#define ROPE_DETAIL_ROTATED_OPERANDS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
+#define ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
 
 #include <cstdint>
 
@@ -8224,7 +8300,7 @@ void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROTATED_OPERANDS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ROTATED_OPERANDS_HPP
 
 /// The backward pass of `attention`.
 
@@ -8350,13 +8426,13 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
 ///            whose `out` enters rounded. Sums over tokens are formed per tile of 96 keys and block of 240
 ///            queries and then added: within 5e-5 at 65,536 equal tokens
-///            (tests/rope/attention_gradient.test.cpp, tests/laws/repeated_tokens.test.cpp)
+///            (tests/attention/gradient.test.cpp, tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
 ///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
 ///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (scratch.hpp)
+///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class Threads = this_thread>
@@ -8383,7 +8459,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (scratch.hpp)
+///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           attention_tables Tables, class Threads = this_thread>
 void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
@@ -8450,7 +8526,7 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
 /// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
-///            rounding to a 16-bit type (tests/rope/attention_merge.test.cpp)
+///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
 template <class T, class B>
@@ -8628,7 +8704,7 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
-/// Accuracy:  scores in the arithmetic type, softmax in double (tests/rope/attention_weights.test.cpp)
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
 /// Cost:      2 head_dim flops per query head and key, in plain loops on the calling thread: for looking at,
 ///            not for computing with
 template <class Layout = detail::unnamed_layout, class Q, class K>
@@ -8671,349 +8747,1367 @@ void attention_weights(head_view<Q> q, head_view<K> k,
 
 #endif  // ROPE_ATTENTION_WEIGHTS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_AXES_HPP
-#define ROPE_AXES_HPP
+#ifndef ROPE_BASE_SCRATCH_HPP
+#define ROPE_BASE_SCRATCH_HPP
 
-#include <algorithm>  // std::max
+
+/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+///
+/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
+/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
+/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
+/// there is one per channel type T (of arithmetic A), in bytes:
+///
+///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
+///     attention_gradient           what its Cost says
+///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
+///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
+///                                  c of the context (of x again in self-attention); 8 n heads where
+///                                  log_sum_exp is asked for in segments or of a ring's chunks
+///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  sizeof(T) (n heads + c kv_heads) head_dim
+///
+/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
+/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
+/// float.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+///
+/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
+/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
+/// each. With a latch no thread takes two of them:
+///
+///     std::latch all(pool_size + 1);
+///     for (int i = 0; i < pool_size; ++i)
+///       pool.Schedule([&] { rope::release_scratch(); all.arrive_and_wait(); });
+///     all.arrive_and_wait();
+///
+/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
+///            that such a call has started. Program parts that are compiled for other instruction sets or
+///            floating-point models have scratch of their own, and a release_scratch() of their own
+inline void release_scratch() { detail::scratch_piece::release_all(); }
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SCRATCH_HPP
+
+#endif  // ROPE_ATTENTION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_HPP
+#define ROPE_BLOCK_HPP
+
+/// A whole attention layer: projections, norms, rotation, attention and cache, forward and backward.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_GRADIENT_HPP
+#define ROPE_BLOCK_GRADIENT_HPP
+
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
-#include <vector>
+#include <type_traits>  // std::type_identity_t
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
+#define ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
 
 
-/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
-///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
-/// pair i of row r by
-///
-///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
-///
-/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
-///
-///     axial                 on_axes               along_directions
-///     one block per axis,   one schedule, dealt   one schedule, each pair
-///     each its own f, g     out to the axes       along its own direction
-///       f0  .                 f0  .                 f0 u00  f0 u01
-///       f1  .                 .   f1                f1 u10  f1 u11
-///       .   g0                f2  .                 f2 u20  f2 u21
-///
-/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// vision_axes.hpp and video_axes.hpp name those of released models.
+/// The root-mean-square norm that some models put on every head of q and k before the rotation.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the schedule must have one axis, got ", schedule.axes()));
-}
+/// y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+///
+/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4; Qwen 3 has offset 0, Gemma 3 offset 1
+template <class T>
+struct head_norm {
+  const T* weight;  // [head_dim], null: no norm
+  double epsilon;
+  double offset;
 
-/// The sum of the sections, which are checked: at least one, none negative.
-inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
-  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
-  Index sum = 0;
-  for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most)
-      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
-    if (pairs > most - sum)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
-    sum += pairs;
+  using channels = Eigen::Array<T, Eigen::Dynamic, 1>;
+
+  auto gain(Index head_dim) const {
+    return Eigen::Map<const channels>(weight, head_dim) + static_cast<T>(offset);
   }
-  return sum;
-}
-
-}  // namespace detail
-
-/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
-/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
-/// own width, base, scaling or unit.
-///
-///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
-///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
-///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
-///          video_axes.hpp
-inline frequencies axial(const std::vector<frequencies>& blocks) {
-  if (blocks.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
-  Index pairs = 0, axes = 0;
-  for (const frequencies& block : blocks) {
-    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("axial: all blocks must have the same attention_factor, got ",
-                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
-    pairs += block.pairs();
-    axes += block.axes();
+  T inverse_rms(const Eigen::Map<const channels>& x) const {
+    return 1 / std::sqrt(x.square().mean() + static_cast<T>(epsilon));
   }
-  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
-  pairs = axes = 0;
-  for (const frequencies& block : blocks) {
-    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
-    pairs += block.pairs();
-    axes += block.axes();
+
+  /// Every head of x into y, of the same shape; y may be x.
+  template <class Threads>
+  void apply(const head_view<const T>& x, const head_view<T>& y, const Threads& threads) const {
+    if (weight == nullptr) return;
+    const Index bytes = x.size() * Index(sizeof(T));
+    parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
+      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
+        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
+        Eigen::Map<channels>(y.at(b, t, h), x.head_dim) = in * inverse_rms(in) * gain(x.head_dim);
+      });
+    });
   }
-  return frequencies::custom(inv_freq, blocks.front().attention_factor());
-}
 
-/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
-///
-///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
-///
-/// Throws:  std::invalid_argument unless axes is positive
-inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
-  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
-}
+  /// Replaces the gradient d by y with that by x, and writes that by the weight to d_weight where it is
+  /// given:
+  ///
+  ///     d_x = (g d - x mean(x g d) / rms^2) / rms,   d_weight = sum over heads of d x / rms
+  template <class Threads>
+  void apply_gradient(const head_view<const T>& x, const head_view<T>& d, T* d_weight,
+                      const Threads& threads) const {
+    if (weight == nullptr) return;
+    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
+    constexpr Index tokens_of_sum = 64;
+    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum;
+    T* partial = d_weight == nullptr ? nullptr : workspace<partial_sums, T>(sums * x.head_dim);
+    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    parallel_tasks(threads, sums, operations, [&](Index s) {
+      if (partial != nullptr) list(partial, s, x.head_dim).setZero();
+      const Index first = s * tokens_of_sum, last = (std::min)(first + tokens_of_sum, tokens);
+      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
+        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
+        Eigen::Map<channels> gradient(d.at(b, t, h), x.head_dim);
+        const T r = inverse_rms(in);
+        if (partial != nullptr) list(partial, s, x.head_dim) += gradient * in * r;
+        const T along = (in * gain(x.head_dim) * gradient).mean() * r * r;
+        gradient = (gain(x.head_dim) * gradient - in * along) * r;
+      });
+    });
+    if (d_weight == nullptr) return;
+    list(d_weight, 0, x.head_dim).setZero();
+    for (Index s = 0; s < sums; ++s) list(d_weight, 0, x.head_dim) += list(partial, s, x.head_dim);
+  }
 
-/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
-///
-///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
-///
-/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
-///
-/// Throws:  std::invalid_argument
-inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  std::vector<frequencies> blocks;
-  for (const Index width : widths) blocks.emplace_back(width, base);
-  return axial(blocks);
-}
+ private:
+  struct partial_sums {};
 
-/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
-struct axis_assignment {
-  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
-  Index axes;
+  static Eigen::Map<channels> list(T* lists, Index i, Index length) { return {lists + i * length, length}; }
+
+  /// The heads of tokens [first, last) of the batch.
+  template <class Body>
+  static void for_each_head(const head_view<const T>& x, Index first, Index last, const Body& body) {
+    for (Index i = first; i < last; ++i)
+      for (Index h = 0; h < x.heads; ++h) body(i / x.tokens, i % x.tokens, h);
+  }
 };
 
-/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
-///
-///     contiguous_sections({16, 24, 24})     // time, height, width
-///
-/// Throws:  std::invalid_argument if sections is empty or a section negative
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
-///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
-inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
-  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
-  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
-  for (Index axis = 0; axis < assignment.axes; ++axis)
-    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
-                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
-  return assignment;
-}
-
-/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
-///
-///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
-///
-/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
-///
-/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
-///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
-///          24]) then silently give it fewer
-/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
-inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
-  const auto axes = static_cast<Index>(sections.size());
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
-  for (Index axis = 1; axis < axes; ++axis) {
-    const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
-                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
-    for (Index k = 0; k < count; ++k)
-      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
-  }
-  return assignment;
-}
-
-/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
-/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
-/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
-///
-/// \param sections  exactly four; the pairs of an axis may be fewer than its section
-///
-/// Throws:  std::invalid_argument unless there are four sections, none negative
-/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
-inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
-  if (sections.size() != 4)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
-                        sections.size(), " of them"));
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
-  for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
-      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
-  return assignment;
-}
-
-/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
-///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-/// arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
-}
-
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
-///
-///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
-///
-///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
-///
-/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/rope/axes.test.cpp): text that follows images decodes with one axis.
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
-inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
-  detail::require_one_axis_schedule("on_axes", schedule);
-  const auto& axis_of_pair = assignment.axis_of_pair;
-  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
-                               " pairs of the schedule, got ", axis_of_pair.size()));
-  owned_array<double> inv_freq =
-      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
-  for (Index i = 0; i < schedule.pairs(); ++i) {
-    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
-    if (axis < 0 || axis >= assignment.axes)
-      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
-                                                        "), got ", axis, " for pair ", i));
-    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
-  }
-  return frequencies::custom(inv_freq, schedule.attention_factor());
-}
-
-/// One schedule, each pair along its own direction in the space of coordinates.
-///
-///     inv_freq(i, a) = f_i * directions(i, a)
-///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
-/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
-template <class Derived>
-frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
-  detail::require_one_axis_schedule("along_directions", schedule);
-  if (directions.rows() != schedule.pairs())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
-                               directions.rows(), ", ", directions.cols(), "]"));
-  owned_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
-}
-
-/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
-///
-/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
-inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
-  if (first < 0 || first >= schedule.pairs() || step <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
-                                                      ") and step positive, got ", first, " and ", step));
-  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
-}
-
+}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_AXES_HPP
+#endif  // ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_POLICY_HPP
-#define ROPE_CACHE_POLICY_HPP
+#ifndef ROPE_BLOCK_DETAIL_PASS_HPP
+#define ROPE_BLOCK_DETAIL_PASS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
+#define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
+#define ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
+
+#include <algorithm>  // std::min, std::copy_n, std::fill_n
+#include <cstddef>
+#include <numeric>    // std::lcm
+#include <type_traits>
 
 
-/// The choices that the caches of keys and values offer.
+/// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
+/// packed operands from an allocator, and under a name, that translation units of other instruction sets
+/// share, and then finds them packed or aligned for another one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
+template <class A>
+struct operand {
+  const A* data;
+  Index row_stride, col_stride;
+
+  /// The operand from that element on.
+  operand from(Index r, Index c) const {
+    return {data + r * row_stride + c * col_stride, row_stride, col_stride};
+  }
+};
+
+/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
+/// panels of a tile in a core's own.
+inline constexpr Index terms_at_once = 256;
+
+/// Rows that are packed together: whole strips and whole packets.
+template <class A>
+inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
+
+/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
+/// strip of rows and one panel.
+template <class A>
+EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
+                                      Index stride) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < terms; ++d)
+    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const P sum = sums.sum[r * shape::packets + n];
+    A* to = out + r * stride + n * lanes<P>;
+    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
+  });
+}
+
+/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
+template <class A>
+void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
+                   Index cols) {
+  using shape = panel_shape<A>;
+  A whole[std::size_t(shape::rows * shape::width)];
+  multiply_panel(strip, panel, terms, false, whole, shape::width);
+  for (Index r = 0; r < rows; ++r)
+    for (Index c = 0; c < cols; ++c) {
+      A& to = out[r * stride + c];
+      to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
+    }
+}
+
+/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
+template <class A>
+void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
+  constexpr Index all = rows_at_once<A>;
+  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
+  for (Index d = 0; d < terms; ++d) {
+    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
+    std::fill_n(packed + d * all + rows, all - rows, A(0));
+  }
+}
+
+/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
+template <class A>
+void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
+  constexpr Index width = panel_shape<A>::width;
+  if (b.col_stride == 1) {
+    for (Index d = 0; d < terms; ++d)
+      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
+  } else {
+    for (Index c = 0; c < cols; c += width)
+      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
+                      packed + c * terms, width);
+  }
+}
+
+/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
+/// terms_at_once terms and then added.
+template <class A>
+void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
+                   A* out, Index stride) {
+  using shape = panel_shape<A>;
+  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
+  if (depth == 0 && !add)
+    for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
+  struct product_numbers {};
+  const Index most = (std::min)(depth, terms_at_once);
+  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
+  A* const panels = strips + most * block;
+  for (Index first = 0; first < depth; first += terms_at_once) {
+    const Index terms = (std::min)(terms_at_once, depth - first);
+    const bool adds = add || first > 0;
+    pack_panels(b.from(first, 0), terms, cols, panels);
+    for (Index r = 0; r < rows; r += block) {
+      const Index packed = (std::min)(block, rows - r);
+      pack_rows(a.from(r, first), packed, terms, strips);
+      for (Index s = 0; s < packed; s += strip_rows)
+        for (Index c = 0; c < cols; c += width) {
+          const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
+          A* const to = out + (r + s) * stride + c;
+          if (here == strip_rows && there == width)
+            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
+          else
+            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
+        }
+    }
+  }
+}
+
+/// Tokens and rows of a weight whose products of one another are formed at once.
+template <int tokens>
+inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
+
+/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
+/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
+template <int tokens, class A>
+EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                                    Index cols, A* out, Index out_stride) {
+  using P = packet<A>;
+  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
+  for (Index c = 0; c < cols; c += beside) {
+    const A* weights[std::size_t(beside)];
+    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
+    P sums[std::size_t(tokens)][std::size_t(beside)];
+    for (auto& of_token : sums)
+      for (P& sum : of_token) sum = fill<P>(A(0));
+    Index d = 0;
+    for (; d + L <= depth; d += L) {
+      P numbers[std::size_t(tokens)];
+      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
+      for (int i = 0; i < beside; ++i) {
+        const P weight = load<P>(weights[i] + d);
+        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
+      }
+    }
+    for (int t = 0; t < tokens; ++t)
+      for (int i = 0; i < beside && c + i < cols; ++i) {
+        A sum = sum_of_lanes(sums[t][i]);
+        for (Index rest = d; rest < depth; ++rest)
+          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
+        out[t * out_stride + c + i] = sum;
+      }
+  }
+}
+
+/// The same for any number of tokens: faster than packing for few.
+template <class A>
+void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
+                  Index cols, A* out, Index out_stride) {
+  constexpr int at_once = registers >= 32 ? 4 : 2;
+  // A few weights stay in the nearest cache while all tokens meet them.
+  constexpr Index weights_at_once = 8;
+  for (Index c = 0; c < cols; c += weights_at_once) {
+    const Index here = (std::min)(weights_at_once, cols - c);
+    Index t = 0;
+    const auto run = [&]<int count>(std::integral_constant<int, count>) {
+      for (; t + count <= tokens; t += count)
+        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
+                            out + t * out_stride + c, out_stride);
+    };
+    run(std::integral_constant<int, at_once>{});
+    run(std::integral_constant<int, 2>{});
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
+#define ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
+
+#include <algorithm>  // std::min
+
+
+/// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
+/// that the bits do not depend on how many threads there are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Rows [row, row + rows) and columns [col, col + cols) of a result.
+struct tile {
+  Index row, rows, col, cols;
+};
+
+/// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
+class tiles {
+ public:
+  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
+      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
+
+  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
+  Index elements() const { return rows_ * cols_; }
+  tile operator[](Index i) const {
+    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
+    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
+  }
+
+ private:
+  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
+
+  Index rows_, cols_, tile_rows_, tile_cols_;
+};
+
+/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
+/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
+/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
+inline tiles token_tiles(Index tokens, Index cols) {
+  return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
+}
+
+/// The tiles of a sum over tokens, the gradient by a weight.
+inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
+
+/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
+template <class Run>
+struct product {
+  tiles result;
+  Index depth;
+  Run run;
+
+  Index operations() const { return 2 * depth * result.elements(); }
+};
+template <class Run>
+product(tiles, Index, Run) -> product<Run>;
+
+/// Runs products that do not need each other, side by side.
+template <class Threads, class... Run>
+void run_products(const Threads& threads, const product<Run>&... products) {
+  const Index tasks = (products.result.count() + ...);
+  if (tasks == 0) return;
+  parallel_tasks(threads, tasks, (products.operations() + ...) / tasks, [&](Index task) {
+    const auto runs = [&task](const auto& product) {
+      const bool here = task >= 0 && task < product.result.count();
+      if (here) product.run(product.result[task]);
+      task -= product.result.count();
+      return here;
+    };
+    (void)(runs(products) || ...);
+  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_TILED_PRODUCT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
+#define ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
+
+#include <type_traits>
+
+
+/// Tokens as a block takes them: rows of a matrix in the caller's memory.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
+/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+class token_view {
+ public:
+  token_view(T* data, Index rows, Index cols, Index stride)
+      : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
+
+  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
+  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression>
+  token_view(Matrix&& matrix)
+      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
+        rows_(matrix.rows()),
+        cols_(matrix.cols()),
+        stride_(matrix.outerStride()) {
+    static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
+                  "multi_head_attention: tokens are of the type of the block, float or double");
+    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
+                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
+                      int(Expression::InnerStrideAtCompileTime) == 1,
+                  "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
+    constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
+    static_assert(std::is_const_v<T> ||
+                      (bool(Expression::Flags & Eigen::LvalueBit) &&
+                       (!owns || (std::is_lvalue_reference_v<Matrix> &&
+                                  !std::is_const_v<std::remove_reference_t<Matrix>>))),
+                  "multi_head_attention: the output is read-only");
+  }
+
+  operator token_view<const T>() const
+  requires(!std::is_const_v<T>)
+  { return {data_, rows_, cols_, stride_}; }
+
+  T* data() const { return data_; }
+  Index rows() const { return rows_; }
+  Index cols() const { return cols_; }
+  Index size() const { return rows_ * cols_; }
+  /// Numbers from one row to the next.
+  Index stride() const { return stride_; }
+
+ private:
+  T* data_;
+  Index rows_, cols_, stride_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_TOKEN_VIEW_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_WEIGHTS_HPP
+#define ROPE_BLOCK_WEIGHTS_HPP
+
+#include <type_traits>
+
+
+/// The parameters of an attention block, as checkpoints store them.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// What a cache stores of a key.
-enum class key_storage {
-  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
-  /// costs a rounding.
-  rotated,
-  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
-  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
-  raw
+/// y = x W^T + b on rows of tokens. Owns nothing.
+///
+/// \tparam T  float or double, const where it is only read
+template <class T>
+struct projection {
+  using scalar = std::remove_const_t<T>;
+  using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
+  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
+  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
+
+  /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
+  /// Face.
+  weight_map weight{nullptr, 0, 0};
+  /// b [out_features], or empty.
+  bias_map bias{nullptr, 0};
+
+  projection() = default;
+  projection(weight_map w) : weight(w) {}
+  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
+  /// \param w  [out_features, in_features]
+  /// \param b  [out_features] or null
+  projection(T* w, Index out_features, Index in_features, T* b = nullptr)
+      : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
 };
 
-/// Which position a key of a ring_cache is rotated by.
-enum class ring_positions {
-  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
-  /// sliding window and visible sinks, computed with less memory.
-  sequence,
-  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
-  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
-  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
-  cache
+/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
+///
+/// \tparam T  const float or const double for the weights, float or double for the gradients by them
+template <class T>
+struct multi_head_parameters {
+  using norm_map = typename projection<T>::bias_map;
+
+  projection<T> q = {};  // [heads * head_dim, model_dim]
+  projection<T> k = {};  // [kv_heads * head_dim, context_dim]
+  projection<T> v = {};  // [kv_heads * value_dim, context_dim]
+  projection<T> o = {};  // [out_dim, heads * value_dim]
+  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
+  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
 };
 
-/// How many tokens a ring_cache keeps, and how it counts them.
-struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
-  Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
-  Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
-  Index chunk = 1;
-  ring_positions positions = ring_positions::sequence;
+template <class T>
+using multi_head_weights = multi_head_parameters<const T>;
+
+/// What a block does with its weights.
+struct multi_head_options {
+  /// Heads of queries; to be given, as weights do not tell.
+  Index heads = 0;
+  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
+  Index kv_heads = 0;
+  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
+  double norm_epsilon = 1e-6;
+  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
+  double norm_offset = 0;
+  attention_options attention = {};
 };
 
-/// One row of a batch, for the functions of a cache that otherwise change every row:
-/// `cache.truncate(5, batch_row{2})`.
-struct batch_row {
-  Index index;
-  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
-  bool every = false;
+/// The sizes of a block.
+struct multi_head_shape {
+  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
 };
-/// Every row of a batch.
-inline constexpr batch_row every_row = {0, true};
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if weights and options do not fit each other
+template <class T>
+multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
+  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  };
+  const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
+  if (heads == 0)
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: heads must be given in the options, got 0 for ",
+                       weights.q.weight.rows(), " rows of the q weight"));
+  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
+         heads, kv_heads);
+  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
+              v_rows = weights.v.weight.rows();
+  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  const Index head_dim = q_rows / heads;
+  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
+         kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
+         kv_heads);
+  const Index value_dim = v_rows / kv_heads;
+  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
+         weights.k.weight.cols(), weights.v.weight.cols());
+  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
+         weights.o.weight.cols(), heads * value_dim);
+  const auto bias = [&](const projection<T>& of, const char* rule) {
+    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
+  };
+  bias(weights.q, "the q bias must be empty or have the rows of its weight");
+  bias(weights.k, "the k bias must be empty or have the rows of its weight");
+  bias(weights.v, "the v bias must be empty or have the rows of its weight");
+  bias(weights.o, "the o bias must be empty or have the rows of its weight");
+  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
+         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
+         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+  if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
+    ROPE_THROW(std::invalid_argument,
+               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
+                       "finite, got ",
+                       options.norm_epsilon, " and ", options.norm_offset));
+  return {weights.q.weight.cols(),
+          weights.k.weight.cols(),
+          weights.o.weight.rows(),
+          heads,
+          kv_heads,
+          head_dim,
+          value_dim};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_WEIGHTS_HPP
+
+/// The products of a linear layer, forward and backward, ready to be run tile by tile.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Tokens [batch * tokens, dim] as a caller gives them.
+template <class T>
+using token_ref = token_view<const T>;
+template <class T>
+using writable_token_ref = token_view<T>;
+
+/// A map of n numbers, to be added to.
+template <class T>
+Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
+  return {data, n};
+}
+template <class T>
+Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
+  return {data, n};
+}
+
+/// y = x W^T + b.
+///
+/// Requires:  what is given lives until the product has run. The same holds below
+template <class T>
+auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
+  const auto run = [x, &by, y](const tile& at) {
+    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
+    // passes over a tile that stays in the cache.
+    constexpr Index few_tokens = 32;
+    const Index depth = x.cols(), w_stride = by.weight.outerStride();
+    const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
+    T* const out = y.data() + at.row * y.stride() + at.col;
+    if (x.rows() <= few_tokens)
+      multiply_few(at.rows, tokens, x.stride(), weight, w_stride, depth, at.cols, out, y.stride());
+    else
+      multiply_tile<T>({tokens, x.stride(), 1}, {weight, 1, w_stride}, at.rows, depth, at.cols, false, out,
+                       y.stride());
+    if (by.bias.size() > 0)
+      for (Index t = 0; t < at.rows; ++t)
+        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
+  };
+  return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
+}
+
+/// d_y and the weight W of a projection: its tokens have the gradient d_y W.
+template <class T>
+struct projected_back {
+  token_ref<T> d_y;
+  const projection<const T>& by;
+
+  void write(const tile& at, bool add, const writable_token_ref<T>& d_x) const {
+    const Index w_stride = by.weight.outerStride();
+    multiply_tile<T>({d_y.data() + at.row * d_y.stride(), d_y.stride(), 1},
+                     {by.weight.data() + at.col, w_stride, 1}, at.rows, d_y.cols(), at.cols, add,
+                     d_x.data() + at.row * d_x.stride() + at.col, d_x.stride());
+  }
+};
+
+/// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
+template <class T, class... More>
+auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
+                        const More&... more) {
+  const auto run = [d_x, &first, &more...](const tile& at) {
+    first.write(at, false, d_x);
+    (more.write(at, true, d_x), ...);
+  };
+  return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
+}
+
+/// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
+template <class T>
+auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
+  const auto run = [x, d_y, &d](const tile& at) {
+    const T* const by = d_y.data() + at.row;
+    if (d.weight.size() > 0) {
+      const Index stride = d.weight.outerStride();
+      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
+      multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
+                       false, to, stride);
+    }
+    if (d.bias.size() > 0 && at.col == 0) {
+      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
+      sums.setZero();
+      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
+    }
+  };
+  const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
+  return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_GRADIENT_HPP
+#define ROPE_ROTATION_GRADIENT_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
+/// and a + ib, conj(x) g has two parts:
+///
+///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
+///     across   u b - v a      how the loss changes with the pair's angle
+///
+/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
+/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+///
+/// Sums are in double, in an order that depends on the shapes only, never on the threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+enum class part { along, across };
+
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G>
+void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
+               double* sums) {
+  for (Index h = 0; h < x.heads; ++h) {
+    const X* value = x.at(b, t, h);
+    const G* gradient = d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+    }
+  }
+}
+
+template <class X, class G>
+Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+}
+
+/// Everything that can be wrong with a pair of heads and their gradient.
+template <class Layout, class X, class G, class S, class Source>
+void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
+                    const frequency_table<S>& table, const Source& positions) {
+  check_rotation<Layout>(function, x, table, positions);
+  check_view(function, d_x);
+  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
+                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
+                       d_x.head_dim, "]"));
+  check_memory(function, d_x);
+}
+
+/// Given entries do not say which frequencies and positions they come from.
+template <class S>
+void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
+  if (table.is_given())
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the table must be made from frequencies, got one of given entries: use "
+                       "angle_gradient or table_gradient"));
+}
+
+/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
+template <class Layout, part which, class X, class G, class Threads>
+owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              const Threads& threads) {
+  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
+  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
+                               sums.data() + token * pairs);
+  });
+  return sums;
+}
+
+/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
+/// [rows, n].
+template <class S, class Source>
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
+                            const Source& positions) {
+  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
+        by_token.col(token).transpose();
+  return by_row;
+}
+
+/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
+/// columns]. weight(b, t, column).
+template <class Layout, part which, class X, class G, class Threads, class Weight>
+owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                              Index columns, const Threads& threads, const Weight& weight) {
+  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  constexpr Index most_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    owned_array<double, 1> sums(pairs);
+    for (Index piece = first; piece < last; ++piece) {
+      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+        const Index b = token / x.tokens, t = token % x.tokens;
+        sums.setZero();
+        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+      }
+      partial[static_cast<std::size_t>(piece)] = std::move(total);
+    }
+  });
+  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+  for (const owned_array<double>& sums : partial) total += sums;
+  return total;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
+///
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
+///     given
+///
+///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
+///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+///
+/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
+/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
+/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
+/// x.head_range(h, 1).
+///
+/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
+                     "<half_split>(...)");                                                                   \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
+                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
+  static_assert(position_form<P>,                                                                            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
+  static_assert(parallel_executor<Threads>, name                                                             \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
+                "body), both const")
+
+/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
+/// heads before.
+///
+///     a' = cos(p)[i] a + sin(p)[i] b
+///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
+///     pairs)
+///
+/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate`.
+///
+/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
+///          factor in the same way
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+                     const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(
+      !std::is_const_v<T>,
+      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
+      "it as it is");
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradients by queries and keys, both in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
+                     const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
+                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
+                "rotate_gradient_to<Layout>(d_y, d_x, table)");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
+                "rotate_gradient: d_q and d_k have the same channel type");
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
+                                              detail::way_back::transpose);
+}
+
+/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+///
+/// Requires:  d_x is d_y, or shares no element with it
+template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
+                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
+  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
+  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
+                "rotate_gradient_to: d_y and d_x have the same channel type");
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
+                                            detail::way_back::transpose);
+}
+
+/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+///
+///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
+///
+/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
+/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  table, positions, threads  as in `rotate`
+///
+/// Returns:   [table.rows(), pairs]
+/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Cost:      one read of x and d_x, and pairs doubles per token
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
+  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, table, source);
+}
+
+/// The gradient by inv_freq: what learned frequencies are trained by.
+///
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
+///     a
+///
+/// Parameters and accuracy are those of `angle_gradient`.
+///
+/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
+/// (tables/given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                      const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", table);
+  const auto coordinates = table.coordinates();
+  return detail::weighted_sums<Layout, part::across>(
+      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+        const std::int64_t position = source(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
+/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+///
+///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
+///
+/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+///
+/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_x;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
+  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const owned_array<double> d_angle =
+      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, table, source);
+}
+
+/// The gradient by the entries of a table.
+struct cos_sin_gradient {
+  owned_array<double> cos, sin;  // [rows, pairs]
+};
+
+/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
+/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+///
+///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
+///     d_sin(r, i) = sum over the same of                                       u b - v a
+///
+/// \param  x    [batch, tokens, heads, head_dim], before the rotation
+/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+///
+/// Other parameters, errors and accuracy are those of `angle_gradient`.
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+                                const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  using detail::part;
+  const head_view<const X> heads = x;
+  const head_view<const G> gradient = d_y;
+  const auto source = detail::position_source(positions, x.tokens);
+  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
+  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
+  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, table, source),
+          detail::sums_by_row(across, x.tokens, table, source)};
+}
+
+#undef ROPE_DETAIL_CHECK_TYPES
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHE_POLICY_HPP
+#endif  // ROPE_ROTATION_GRADIENT_HPP
+
+/// The steps of an attention block that its forward and its backward pass share.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The purposes that a block has scratch for, the same whatever runs it.
+struct block_scratch {
+  struct queries;
+  struct keys;
+  struct values;
+  struct attended;
+  struct counts;
+  struct log_sums;
+  // of the backward pass
+  struct turned_queries;
+  struct turned_keys;
+  struct d_attended;
+  struct d_queries;
+  struct d_keys;
+  struct d_values;
+};
+
+/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
+/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+struct log_sums_of_part {
+  std::span<double> all;
+  Index batch, queries, heads, first, count;
+
+  std::span<double> span() const {
+    if (all.empty()) return {};
+    const auto size = static_cast<std::size_t>(batch * count * heads);
+    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
+  }
+  /// Brings what was written to `part`, the result of span(), to its place.
+  void put_back(std::span<const double> part) const {
+    if (all.empty() || in_place()) return;
+    for (Index b = 0; b < batch; ++b)
+      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
+  }
+
+ private:
+  bool in_place() const { return batch <= 1 || count == queries; }
+};
+
+/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+template <class T>
+token_view<T> as_rows(const head_view<T>& heads) {
+  const Index numbers = heads.heads * heads.head_dim;
+  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
+}
+
+/// A block in pieces, each with scratch of its own.
+template <class T>
+struct block_pass {
+  const multi_head_weights<T>& weights;
+  const multi_head_options& options;
+  const multi_head_shape& shape;
+
+  static void demand(bool holds, const char* rule, Index got, Index of) {
+    if (!holds)
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  }
+  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  template <class Out>
+  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
+    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
+           context.cols(), shape.context_dim);
+    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
+    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+  }
+  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
+    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
+           "the rows of x must be batch * tokens", x.rows(), batch);
+    return batch == 0 ? 0 : x.rows() / batch;
+  }
+  /// What can be wrong with positions, before the first product.
+  template <class Rotation>
+  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
+                       Index batch) const {
+    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
+  }
+  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
+                       const token_ref<T>& context, Index batch) const {
+    check_options(
+        "multi_head_attention", attention,
+        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
+    rotation.check_options(attention);
+  }
+
+  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
+  /// purpose on the thread.
+  template <class Purpose>
+  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
+    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
+                head_dim);
+  }
+  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
+  struct projected_heads {
+    head_view<T> q, k, v;
+  };
+  template <class Threads>
+  projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
+                          const Threads& threads) const {
+    const projected_heads to = {
+        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
+        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
+        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
+    run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
+                 projected<T>(context, weights.k, as_rows(to.k)),
+                 projected<T>(context, weights.v, as_rows(to.v)));
+    return to;
+  }
+  head_norm<T> q_norm() const { return norm(weights.q_norm); }
+  head_norm<T> k_norm() const { return norm(weights.k_norm); }
+
+ private:
+  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
+    return {weight.size() == 0 ? nullptr : weight.data(), options.norm_epsilon, options.norm_offset};
+  }
+};
+
+/// Whether positions fall into segments that must not see each other.
+template <class P>
+inline constexpr bool is_segmented = false;
+template <class Integer>
+inline constexpr bool is_segmented<segments<Integer>> = true;
+
+/// Queries and keys that are not rotated.
+struct block_without_rotation {
+  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  template <class T, class Threads>
+  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
+                       const Threads& /*threads*/) const {}
+
+  void check_options(const attention_options& /*options*/) const {}
+
+  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
+  /// queries or of keys.
+  Index segment_count() const { return 1; }
+  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+};
+
+/// Queries and keys that are rotated by one table, at positions of their own.
+template <class Layout, class S, class PQ, class PK>
+struct block_rotation {
+  const frequency_table<S>& table;
+  kept_positions<PQ> query_positions;
+  kept_positions<PK> key_positions;
+
+  static_assert(pair_layout<Layout>,
+                "multi_head_attention: name the pairing of the channels to rotate, "
+                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+  static_assert(
+      position_form<PQ> && position_form<PK>,
+      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  static_assert(is_segmented<PQ> == is_segmented<PK>,
+                "multi_head_attention: queries and keys are both in segments or neither is");
+
+  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
+    if constexpr (is_segmented<PQ>)
+      if (query_positions.offsets.size() != key_positions.offsets.size())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: queries and keys must have the same segments, got ",
+                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  void check_options(const attention_options& options) const {
+    if constexpr (is_segmented<PQ>)
+      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+          !options.query_offsets.empty())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
+                           "the options must not list positions, key_counts or offsets"));
+  }
+  template <class T, class Threads>
+  void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
+    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
+    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens), threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
+    rotate_gradient<Layout>(d_q, table, query_positions, threads);
+    rotate_gradient<Layout>(d_k, table, key_positions, threads);
+  }
+
+  Index segment_count() const {
+    if constexpr (is_segmented<PQ>)
+      return query_positions.offsets.size() - 1;
+    else
+      return 1;
+  }
+  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  attention_options options_of(attention_options options, Index segment) const {
+    if constexpr (is_segmented<PQ>) {
+      options.bias = scores_of(options.bias, segment);
+      options.mask = scores_of(options.mask, segment);
+    }
+    return options;
+  }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, query_positions, segment);
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, key_positions, segment);
+  }
+
+ private:
+  template <class X>
+  score_view<X> scores_of(score_view<X> x, Index segment) const {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+      if (!x || extent == 1) return;
+      const auto first = static_cast<Index>(offsets[segment]);
+      x.data += first * stride;
+      extent = static_cast<Index>(offsets[segment + 1]) - first;
+    };
+    cut(x.queries, x.query_stride, query_positions.offsets);
+    cut(x.keys, x.key_stride, key_positions.offsets);
+    return x;
+  }
+  template <class T, class P>
+  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
+    if constexpr (is_segmented<P>) {
+      const auto first = static_cast<Index>(positions.offsets[segment]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
+    } else {
+      return x;
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_PASS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHED_ATTENTION_HPP
-#define ROPE_CACHED_ATTENTION_HPP
+#ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+#define ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_ATTENTION_HPP
+#define ROPE_CACHE_ATTENTION_HPP
 
 #include <span>
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHED_CALL_HPP
-#define ROPE_DETAIL_CACHED_CALL_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
 
 #include <algorithm>  // std::fill_n, std::min, std::max
 #include <cstddef>
@@ -9022,8 +10116,8 @@ inline constexpr batch_row every_row = {0, true};
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHE_MEMORY_HPP
-#define ROPE_DETAIL_CACHE_MEMORY_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
 #include <algorithm>  // std::copy_n, std::max
 #include <cstddef>
@@ -9033,8 +10127,8 @@ inline constexpr batch_row every_row = {0, true};
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_MOVED_INDEX_HPP
-#define ROPE_DETAIL_MOVED_INDEX_HPP
+#ifndef ROPE_BASE_MOVED_INDEX_HPP
+#define ROPE_BASE_MOVED_INDEX_HPP
 
 #include <utility>  // std::exchange
 
@@ -9069,10 +10163,10 @@ class moved_index {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_MOVED_INDEX_HPP
+#endif  // ROPE_BASE_MOVED_INDEX_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ROW_COUNTS_HPP
-#define ROPE_DETAIL_ROW_COUNTS_HPP
+#ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
+#define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 
 #include <algorithm>  // std::clamp
 #include <cstddef>
@@ -9142,7 +10236,7 @@ inline Index count_of(Index b, Index tokens, const row_counts& counts) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_ROW_COUNTS_HPP
+#endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], and how new tokens get there.
@@ -9312,29 +10406,28 @@ class cache_memory {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_CACHE_MEMORY_HPP
+#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHED_OPTIONS_HPP
-#define ROPE_DETAIL_CACHED_OPTIONS_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+#define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_KV_CACHE_HPP
-#define ROPE_KV_CACHE_HPP
+#ifndef ROPE_CACHE_KV_CACHE_HPP
+#define ROPE_CACHE_KV_CACHE_HPP
 
 #include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>  // std::move
-#include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_DETAIL_CACHE_ROWS_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
 #include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
 #include <cstddef>
@@ -9344,8 +10437,8 @@ class cache_memory {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_NEWEST_TOKENS_HPP
-#define ROPE_DETAIL_NEWEST_TOKENS_HPP
+#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 
 #include <algorithm>  // std::fill, std::max, std::min
 #include <cstddef>
@@ -9456,7 +10549,63 @@ class newest_tokens {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_NEWEST_TOKENS_HPP
+#endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_POLICY_HPP
+#define ROPE_CACHE_POLICY_HPP
+
+
+/// The choices that the caches of keys and values offer.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a cache stores of a key.
+enum class key_storage {
+  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
+  /// costs a rounding.
+  rotated,
+  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
+  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  raw
+};
+
+/// Which position a key of a ring_cache is rotated by.
+enum class ring_positions {
+  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
+  /// sliding window and visible sinks, computed with less memory.
+  sequence,
+  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
+  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
+  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  cache
+};
+
+/// How many tokens a ring_cache keeps, and how it counts them.
+struct ring_policy {
+  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  Index sinks = 0;
+  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  Index window = 0;
+  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  Index chunk = 1;
+  ring_positions positions = ring_positions::sequence;
+};
+
+/// One row of a batch, for the functions of a cache that otherwise change every row:
+/// `cache.truncate(5, batch_row{2})`.
+struct batch_row {
+  Index index;
+  /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
+  bool every = false;
+};
+/// Every row of a batch.
+inline constexpr batch_row every_row = {0, true};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_POLICY_HPP
 
 /// Which tokens each row of a cache holds, and at which positions.
 
@@ -9664,53 +10813,19 @@ class cache_rows {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_CACHE_ROWS_HPP
+#endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_KEY_ROTATION_HPP
-#define ROPE_DETAIL_KEY_ROTATION_HPP
+#ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+#define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 
-#include <cstddef>
 #include <cstdint>
-#include <type_traits>
-#include <utility>  // std::move
-#include <vector>
 
 
-/// How the keys of a cache were rotated, and how they are turned once more by an exact difference of angles.
+/// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-
-/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
-/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
-/// and addresses of its own.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
 
 /// The table and the layout that keys were rotated by; nothing for keys that came rotated.
 struct key_rotation {
@@ -9771,6 +10886,27 @@ inline void check_shift_without_table(const char* function, key_storage storage,
         message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
                 delta));
 }
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#define ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// Keys that were rotated before, turned once more by an exact difference of angles.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
 
 /// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
 template <class Layout, class T>
@@ -9854,7 +10990,7 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_KEY_ROTATION_HPP
+#endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
 
 /// The keys and values of the tokens a decoder has already seen.
 
@@ -9865,7 +11001,7 @@ inline namespace ROPE_ABI {
 ///
 ///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
 ///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
-/// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
+/// or, with rotation, positions and storage left to the cache (attention.hpp),
 ///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
 ///
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
@@ -9914,7 +11050,7 @@ class kv_cache {
   /// are at `row_starts{cache.next_positions()}`.
   std::span<const std::int64_t> next_positions() const { return rows_.next(); }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
-  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in cached_attention.hpp
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows_.newest().counts("attention", queries);
   }
@@ -10131,10 +11267,10 @@ class kv_cache {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_KV_CACHE_HPP
+#endif  // ROPE_CACHE_KV_CACHE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_RING_CACHE_HPP
-#define ROPE_RING_CACHE_HPP
+#ifndef ROPE_CACHE_RING_CACHE_HPP
+#define ROPE_CACHE_RING_CACHE_HPP
 
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
@@ -10155,7 +11291,7 @@ inline namespace ROPE_ABI {
 ///     i                                   for i < sinks
 ///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
 ///
-/// so keys lie in memory out of order; attention (cached_attention.hpp) goes by their positions.
+/// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
 ///
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
@@ -10415,7 +11551,7 @@ class ring_cache {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_RING_CACHE_HPP
+#endif  // ROPE_CACHE_RING_CACHE_HPP
 
 /// The options of attention where a cache decides positions, and a call is made of calls for some rows and
 /// heads.
@@ -10563,7 +11699,7 @@ inline attention_options options_of(attention_options options, const call_part& 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_CACHED_OPTIONS_HPP
+#endif  // ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
 
 /// One call of attention with a cache: what can be wrong with it, and how each row is attended.
 
@@ -10808,7 +11944,7 @@ class cached_call {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_CACHED_CALL_HPP
+#endif  // ROPE_CACHE_DETAIL_CACHED_CALL_HPP
 
 /// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
 
@@ -10897,1672 +12033,896 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequ
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_CACHED_ATTENTION_HPP
+#endif  // ROPE_CACHE_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DESCRIBE_HPP
-#define ROPE_DESCRIBE_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+#define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
-#include <algorithm>  // std::count, std::max, std::min
-#include <cmath>
+#include <algorithm>  // std::min, std::max
 #include <cstddef>
-#include <numbers>
-#include <string>
-#include <vector>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+
+/// One step of a decoder, appending and attending: what would fail in its second half is found before the
+/// first.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Heads of the queries, and what the cache must hold for them.
+struct step_shape {
+  Index heads, kv_heads, head_dim, value_dim;
+};
+
+/// The most tokens that are appended before they attend.
+template <class C>
+Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
+  return (std::max)(Index{1}, tokens);
+}
+template <class C>
+Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
+  return cache.policy().chunk;
+}
+
+/// The positions that the step reads from the table for row b.
+template <class C>
+position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
+  read.include(next);
+  read.include(advance(next, count - 1));
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b)) read.include(position);
+  return read;
+}
+template <class C>
+position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
+  position_range read;
+  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
+  if (cache.policy().positions == ring_positions::cache) {
+    read.include(0);
+    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
+    return read;
+  }
+  read.include(last);
+  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
+  if (cache.storage() == key_storage::raw)
+    for (const std::int64_t position : cache.positions(b))
+      if (position != ring_cache<C>::no_position) read.include(position);
+  return read;
+}
+
+/// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
+/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
+template <class Layout, class Cache, class S>
+void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
+                const frequency_table<S>* table, const row_counts& counts) {
+  const char* function = "multi_head_attention";
+  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
+      cache.value_dim() != shape.value_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
+                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
+                       cache.head_dim(), ", ", cache.value_dim(), "]"));
+  check_counts(function, counts, cache.batch(), tokens);
+  check_cache_options(function, cache, options);
+  Index keys = 0;
+  for (Index b = 0; b < cache.batch(); ++b)
+    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
+  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  if (table == nullptr) {
+    if (cache.storage() == key_storage::raw)
+      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
+    return;
+  }
+  if constexpr (pair_layout<Layout>) {
+    cache.template check_table<Layout>(*table);
+    for (Index b = 0; b < cache.batch(); ++b) {
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
+                             known_range{positions_read(cache, b, count)});
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+
+/// The attention block of a transformer.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
+/// projects the result.
+///
+///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
+///     out = attention(q, k, v) Wo^T + bo
+///
+///     multi_head_attention<float, half_split> block(weights, {.heads = 32, .kv_heads = 8});
+///     block.forward(prompt, cache, out, table);
+///     block.forward(token, cache, out, table);
+///
+/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
+/// they are never copied.
+///
+/// \tparam T       float or double
+/// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
+///
+/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention run
+/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+///
+///     block.forward(token, cache, out, table, {}, pool);
+///
+/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
+/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+///
+/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
+///            unless its options have a log_sum_exp to write to
+/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
+///            same size has been made on the thread, which keeps the heads of a call as scratch (base/scratch.hpp)
+/// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
+///            `Gemma3Attention` of Hugging Face transformers
+template <class T, class Layout = detail::unnamed_layout>
+class multi_head_attention {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
+                "multi_head_attention: T is float or double; a cache may store half or bfloat16");
+
+ public:
+  using tokens = detail::token_ref<T>;
+  using writable_tokens = detail::writable_token_ref<T>;
+
+  /// Throws:  std::invalid_argument if the weights do not fit each other or the options
+  multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
+      : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
+    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
+    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
+    numbers.query_offsets = numbers.key_offsets = {};
+    numbers.bias = {};
+    numbers.mask = {};
+    numbers.log_sum_exp = {};
+    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
+    detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
+  }
+
+  const multi_head_weights<T>& weights() const { return weights_; }
+  const multi_head_options& options() const { return options_; }
+  const multi_head_shape& shape() const { return shape_; }
+
+  /// Self-attention without rotation.
+  ///
+  /// \param x    [batch * tokens, model_dim]
+  /// \param out  [batch * tokens, out_dim]
+  ///
+  /// Requires:  out shares no element with x or a weight
+  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  template <parallel_executor Threads = this_thread>
+  void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
+    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
+  }
+
+  /// Self-attention with rotation.
+  ///
+  /// \param positions  as in `rotate`. Tokens in different `segments` do not see each other; otherwise the
+  ///                   causal mask goes by the order of tokens
+  ///
+  /// Throws:  as above; std::out_of_range if a position is outside the table
+  template <class S, class P = std::int64_t, parallel_executor Threads = this_thread>
+  void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
+               const P& positions = P{}, const Threads& threads = {}) const {
+    attend(x, x, batch, out, options_.attention,
+           detail::block_rotation<Layout, S, P, P>{table, positions, positions}, threads);
+  }
+
+  /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
+  /// positions the cache gives them.
+  ///
+  /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
+  ///                any number of tokens, chunk by chunk
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
+  ///
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
+  template <class Cache, parallel_executor Threads = this_thread>
+  requires detail::is_cache<Cache>
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
+               const Threads& threads = {}) const {
+    attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
+  }
+  template <class Cache, class S, parallel_executor Threads = this_thread>
+  requires detail::is_cache<Cache>
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
+               const detail::row_counts& counts = {}, const Threads& threads = {}) const {
+    static_assert(pair_layout<Layout>,
+                  "multi_head_attention: name the pairing of the channels to rotate, "
+                  "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+    attend_to_cache<S>(x, cache, out, &table, counts, threads);
+  }
+
+  /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
+  ///
+  /// \param x        [batch * queries, model_dim]
+  /// \param context  [batch * keys, context_dim]
+  /// \param out      [batch * queries, out_dim]
+  template <parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
+             const Threads& threads = {}) const {
+    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
+  }
+
+  /// Cross-attention with rotation: queries and keys have positions of their own.
+  ///
+  /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
+  template <class S, class PQ, class PK, parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
+             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions,
+             const Threads& threads = {}) const {
+    attend(x, context, batch, out, all_visible(),
+           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions}, threads);
+  }
+
+  /// The options of cross-attention: every key is visible.
+  attention_options all_visible() const {
+    attention_options options = options_.attention;
+    options.causal = false;
+    options.window = 0;
+    options.sinks = 0;
+    return options;
+  }
+
+ private:
+  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
+
+  /// Projected and normalised heads, and room for the attended ones, in scratch.
+  struct block_heads {
+    head_view<T> q, k, v, attended;
+  };
+  template <class Threads>
+  block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
+    const auto [q, k, v] = pass().project(x, context, batch, threads);
+    pass().q_norm().apply(q, q, threads);
+    pass().k_norm().apply(k, k, threads);
+    return {q, k, v,
+            pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
+                                                                           shape_.value_dim)};
+  }
+  template <class Threads>
+  void project_back(const head_view<T>& attended, writable_tokens& out, const Threads& threads) const {
+    detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
+  }
+
+  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
+  /// to their place among those of all queries.
+  template <class Run>
+  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
+                          const Run& run) {
+    const head_view<T>& q = heads.q;
+    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
+    options.log_sum_exp = sums.span();
+    run(options);
+    sums.put_back(options.log_sum_exp);
+  }
+
+  template <class Rotation, class Threads>
+  void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
+              const attention_options& options, const Rotation& rotation, const Threads& threads) const {
+    pass().check_call(x, context, out);
+    pass().check_positions(rotation, x, context, batch);
+    pass().check_attention(rotation, options, x, context, batch);
+    const block_heads heads = project(x, context, batch, threads);
+    rotation.apply(heads.q, heads.k, threads);
+    Index first = 0;
+    for (Index s = 0; s < rotation.segment_count(); ++s) {
+      const head_view<T> q = rotation.query_tokens(heads.q, s);
+      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
+        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
+                  rotation.query_tokens(heads.attended, s), part, threads);
+      });
+      first += q.tokens;
+    }
+    project_back(heads.attended, out, threads);
+  }
+
+  template <class S, class Cache, class Threads>
+  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
+                       const detail::row_counts& counts, const Threads& threads) const {
+    pass().check_call(x, x, out);
+    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
+    detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
+                               options_.attention, count, table, counts);
+    const block_heads heads = project(x, x, batch, threads);
+    const Index chunk = detail::chunk_of(cache, count);
+    Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
+    for (Index first = 0; first < count; first += chunk) {
+      const Index size = (std::min)(chunk, count - first);
+      for (Index b = 0; b < batch; ++b)
+        now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
+      const detail::row_counts taken =
+          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
+      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
+                         v = heads.v.token_range(first, size),
+                         result = heads.attended.token_range(first, size);
+      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
+        if (table == nullptr) {
+          cache.append(k, v, taken);
+          attention(q, cache, result, part, taken, threads);
+        } else if constexpr (pair_layout<Layout>) {
+          if (cache.storage() == key_storage::raw)
+            cache.append(k, v, taken);
+          else
+            cache.template append<Layout>(k, v, *table, taken);
+          attention<Layout>(q, cache, result, *table, part, taken, threads);
+        }
+      });
+    }
+    project_back(heads.attended, out, threads);
+  }
+
+  multi_head_weights<T> weights_;
+  multi_head_options options_;
+  multi_head_shape shape_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+
+/// The backward pass of an attention block.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
+/// given, and left out where it is empty.
+template <class T>
+struct multi_head_gradients {
+  using token_map = typename projection<T>::weight_map;
+
+  /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
+  /// cross-attention through the queries.
+  token_map x{nullptr, 0, 0};
+  /// By the context of cross-attention, [batch * keys, context_dim].
+  token_map context{nullptr, 0, 0};
+  multi_head_parameters<T> weights = {};
+  /// By learned sink logits and a bias among the attention options; not with more than one segment.
+  option_gradients options = {};
+};
+
+namespace detail {
+
+template <class T, class Layout, class Rotation, class Threads>
+class block_gradient {
+ public:
+  block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
+                 const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
+                 const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
+                 const Rotation& rotation, const Threads& threads)
+      : pass_{block.weights(), block.options(), block.shape()},
+        x_(x),
+        context_(context),
+        batch_(batch),
+        d_out_(d_out),
+        gradients_(gradients),
+        self_(self),
+        options_(without_report(options)),
+        rotation_(rotation),
+        threads_(threads) {
+    check_call();
+  }
+
+  void run() {
+    const multi_head_weights<T>& weights = pass_.weights;
+    const multi_head_shape& shape = pass_.shape;
+    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
+    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
+                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
+    rotation_.apply(q, k, threads_);
+
+    const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
+                       d_heads = like<scratch::d_attended>(q, shape.value_dim);
+    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
+    const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
+                       d_k = like<scratch::d_keys>(k, shape.head_dim),
+                       d_v = like<scratch::d_values>(v, shape.value_dim);
+    for (Index s = 0; s < rotation_.segment_count(); ++s)
+      attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
+    rotation_.apply_transpose(d_q, d_k, threads_);
+
+    const multi_head_parameters<T>& d = gradients_.weights;
+    by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
+    by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
+    const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
+                            by_v = {as_rows(d_v), weights.v};
+    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
+                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
+                 gradient_by_projection<T>(context_, as_rows(d_k), d.k),
+                 gradient_by_projection<T>(context_, as_rows(d_v), d.v));
+    const token_map &d_x = gradients_.x, &d_context = gradients_.context;
+    if (self_)
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q, by_k, by_v));
+    else
+      run_products(threads_, gradient_by_tokens<T>(d_x, by_q), gradient_by_tokens<T>(d_context, by_k, by_v));
+  }
+
+ private:
+  using token_map = typename multi_head_gradients<T>::token_map;
+  using scratch = block_scratch;
+
+  template <class Map, class Of>
+  static void check_shape(const char* name, const Map& given, const Of& of) {
+    if (given.size() > 0 && of.size() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
+                         " is, got [", given.rows(), ", ", given.cols(), "]"));
+    if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
+                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+  }
+  void check_call() const {
+    pass_.check_call(x_, context_, d_out_);
+    pass_.check_positions(rotation_, x_, context_, batch_);
+    pass_.check_attention(rotation_, options_, x_, context_, batch_);
+    const multi_head_parameters<T>& d = gradients_.weights;
+    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
+                           const projection<const T>& of) {
+      check_shape(weight, given.weight, of.weight);
+      check_shape(bias, given.bias, of.bias);
+    };
+    linear("the q weight", "the q bias", d.q, pass_.weights.q);
+    linear("the k weight", "the k bias", d.k, pass_.weights.k);
+    linear("the v weight", "the v bias", d.v, pass_.weights.v);
+    linear("the o weight", "the o bias", d.o, pass_.weights.o);
+    check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
+    check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
+    check_shape("x", gradients_.x, x_);
+    check_shape("the context", gradients_.context, context_);
+    if (self_ && gradients_.context.size() > 0)
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: self-attention has no context, got memory for ",
+                         gradients_.context.rows(), " of its tokens"));
+    if (rotation_.segment_count() > 1 &&
+        (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
+      ROPE_THROW(std::invalid_argument,
+                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
+                         rotation_.segment_count()));
+  }
+
+  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  static attention_options without_report(attention_options options) {
+    options.log_sum_exp = {};
+    return options;
+  }
+  template <class Purpose>
+  head_view<T> like(const head_view<T>& x, Index head_dim) const {
+    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
+  }
+  /// A copy of the heads after their norm; what is before it is needed again.
+  template <class Purpose>
+  head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
+    if (norm.weight == nullptr) return x;
+    const head_view<T> y = like<Purpose>(x, x.head_dim);
+    norm.apply(x, y, threads_);
+    return y;
+  }
+
+  /// Forward and backward through the attention of one segment.
+  void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
+                   const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
+                   const head_view<T>& d_k, const head_view<T>& d_v) const {
+    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
+    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
+    const head_view<T> asking = of_queries(q);
+    const Index sums = asking.batch * asking.tokens * asking.heads;
+    attention_options options = rotation_.options_of(options_, s);
+    options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
+    attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
+    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
+                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
+  }
+
+  /// Turns the gradient by normalised heads into that by the heads before.
+  template <class Map>
+  void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
+               const head_view<T>& d) const {
+    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
+  }
+
+  block_pass<T> pass_;
+  const token_ref<T>&x_, &context_;
+  Index batch_;
+  const token_ref<T>& d_out_;
+  const multi_head_gradients<T>& gradients_;
+  bool self_;
+  attention_options options_;
+  const Rotation& rotation_;
+  const Threads& threads_;
+};
+
+}  // namespace detail
+
+/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
+///
+///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
+///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
+///         .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
+///
+/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
+///
+/// \param x          [batch * tokens, model_dim], as in the forward pass
+/// \param d_out      [batch * tokens, out_dim]
+/// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
+///                   out
+///
+/// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  the gradients share no element with each other or with an input
+/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
+///            (base/scratch.hpp).
+///            Every step runs on all threads
+/// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
+template <class T, class Layout, parallel_executor Threads = this_thread>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+      .run();
+}
+
+/// The same for `block.forward(x, batch, out, table, positions)`.
+template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
+void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
+                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
+                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
+                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
+  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
+      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out)`.
+template <class T, class Layout, parallel_executor Threads = this_thread>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
+  const detail::block_without_rotation rotation;
+  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
+      .run();
+}
+
+/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
+void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
+                              const std::type_identity_t<detail::token_ref<T>>& x,
+                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
+                              const std::type_identity_t<detail::token_ref<T>>& d_out,
+                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                              const PQ& query_positions, const PK& key_positions,
+                              const Threads& threads = {}) {
+  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
+  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
+      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
+      .run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_GRADIENT_HPP
+
+#endif  // ROPE_BLOCK_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_HPP
+#define ROPE_CACHE_HPP
+
+/// What was seen before? This door opens caches of keys and values, and attention to what they hold.
+
+
+#endif  // ROPE_CACHE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_HPP
+
+/// How fast does a pair turn? This door opens frequencies and the schedules of released models, axes of
+/// images and videos.
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GROUP_COMPARISON_HPP
-#define ROPE_DETAIL_GROUP_COMPARISON_HPP
+#ifndef ROPE_FREQUENCIES_AXES_HPP
+#define ROPE_FREQUENCIES_AXES_HPP
 
 #include <algorithm>  // std::max
-#include <cmath>
-#include <cstdio>  // std::snprintf
-#include <string>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODEL_ROPE_HPP
-#define ROPE_MODEL_ROPE_HPP
-
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-
-/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The two layouts of layout.hpp, for a program that learns only at run time which one it needs.
-enum class pairing { interleaved, half_split };
-
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(pairing layout, Call&& f) {
-  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-
-inline const char* name_of(pairing layout) {
-  return layout == pairing::interleaved ? "interleaved" : "half_split";
-}
-
-/// A number that went into the frequencies, under the name it has in this library.
-struct named_number {
-  std::string name;
-  double value;
-};
-
-/// The layers of a model that rotate alike: one frequency table serves them all.
-///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// turn:
-///
-///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
-struct layer_group {
-  std::string
-      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  pairing layout;  // of the weights the description came with
-  Index head_dim;
-  Index first_channel;
-  rope::frequencies frequencies;
-  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
-  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
-
-  std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // before the rule
-  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
-
-  Index rotary_dim() const { return frequencies.rotary_dim(); }
-
-  /// The number of that name, or `otherwise`.
-  double number(std::string_view name, double otherwise) const {
-    for (const named_number& n : numbers)
-      if (n.name == name) return n.value;
-    return otherwise;
-  }
-};
-
-/// The rotary embedding of a model.
-///
-/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
-/// alike.
-struct model_rope {
-  std::string source;        // "Hugging Face" or "GGUF"
-  std::string architecture;  // model_type or general.architecture
-  std::vector<layer_group> groups;
-  std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
-  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
-  Index query_heads = 0, key_heads = 0;         // 0: unknown
-  double max_position = 0;                      // longest context the model declares; 0: unknown
-  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
-  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
-
-  /// The group of that layer type, else nullptr. A group without a layer type has every one.
-  const layer_group* group(std::string_view layer_type) const {
-    for (const layer_group& g : groups)
-      if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
-    return nullptr;
-  }
-
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
-  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
-  const layer_group* group_of_layer(Index layer) const {
-    if (layer < 0) return nullptr;
-    for (const Index without : layers_without_rope)
-      if (without == layer) return nullptr;
-    if (groups.size() == 1) return &groups.front();
-    if (layer >= static_cast<Index>(layers.size())) return nullptr;
-    return group(layers[static_cast<std::size_t>(layer)]);
-  }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODEL_ROPE_HPP
-
-/// Sentences about where two groups of layers differ.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
-inline std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
-}
-
-/// "3, 7, 11": the numbers of a list.
-template <class List>
-std::string joined(const List& list) {
-  std::string text;
-  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
-  return text;
-}
-
-/// Collects the differences of one group, each with both numbers.
-struct group_comparison {
-  const model_rope &a, &b;
-  std::string where;
-  double tolerance;
-  std::vector<std::string>& found;
-
-  void say(const std::string& text) const { found.push_back(where + text); }
-
-  void number(const char* name, double x, double y) const {
-    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
-      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
-          b.source);
-  }
-
-  void layouts(pairing x, pairing y) const {
-    if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
-    // back.
-    const bool expected = (a.source == "Hugging Face" && x == pairing::half_split && b.source == "GGUF") ||
-                          (b.source == "Hugging Face" && y == pairing::half_split && a.source == "GGUF");
-    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
-        b.source +
-        (expected
-             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
-             : ", so one of them has the wrong weights"));
-  }
-
-  void speeds(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
-      const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
-      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
-      if ((std::abs)(f - g) <= tolerance * larger) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      if ((std::abs)(f - g) / larger > most) {
-        most = (std::abs)(f - g) / larger;
-        worst = i;
-      }
-    }
-    if (differing == 0) return;
-    const double f = x.inv_freq()(worst, 0), g = y.inv_freq()(worst, 0);
-    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
-        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_GROUP_COMPARISON_HPP
-
-/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// What a rule did to a pair.
-enum class pair_change {
-  kept,          // as in the original schedule
-  blended,       // slowed by less than the largest divisor
-  interpolated,  // slowed by the largest divisor, if at least two pairs share it
-  stopped        // does not turn
-};
-
-/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
-struct pair_census {
-  std::vector<pair_change> changes = {};  // [pairs]
-  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
-  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
-  double shortest_wavelength = 0,
-         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
-};
-
-inline pair_census census(const layer_group& group) {
-  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
-  const frequencies original(group.rotary_dim(), group.base);
-  const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
-  pair_census result;
-  bool first = true;
-  for (Index i = 0; i < inv_freq.rows(); ++i) {
-    if (detail::equal(inv_freq(i, 0), 0)) continue;
-    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
-    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
-    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
-    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
-    first = false;
-  }
-  for (Index i = 0; i < inv_freq.rows(); ++i)
-    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
-                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
-                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
-                                 ? pair_change::interpolated
-                                 : pair_change::blended);
-  const auto count = [&](pair_change change) {
-    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
-  };
-  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
-    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
-                 pair_change::blended);
-  result.kept = count(pair_change::kept);
-  result.blended = count(pair_change::blended);
-  result.interpolated = count(pair_change::interpolated);
-  result.stopped = count(pair_change::stopped);
-  return result;
-}
-
-namespace detail {
-
-inline std::string line(const std::string& label, const std::string& text) {
-  std::string padded = "  " + label;
-  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
-  return padded + text + "\n";
-}
-
-/// "29 kept: 0 to 28"; without the range if other pairs lie between.
-inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
-                            const std::string& what) {
-  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
-  std::string text = std::to_string(count) + " " + what;
-  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
-  const auto begin = first - pairs.changes.begin();
-  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
-}
-
-inline std::string pairs_text(const pair_census& pairs) {
-  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
-                             digits(pairs.largest_divisor) + ")";
-  std::string text;
-  const auto add = [&](pair_change change, Index count, const std::string& what) {
-    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
-  };
-  add(pair_change::kept, pairs.kept, "kept");
-  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
-  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
-  add(pair_change::stopped, pairs.stopped, "do not turn");
-  return text;
-}
-
-/// How far a query of this group looks back, in tokens.
-struct view_distance {
-  double tokens = 0;  // 0: unknown
-  const char* name = "";
-};
-
-inline view_distance distance_of(const model_rope& model, const layer_group& group) {
-  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
-    return {model.sliding_window, "the sliding window"};
-  return {model.max_position, "the longest context"};
-}
-
-inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
-  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
-  std::string text =
-      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
-  if (pairs.kept < group.frequencies.pairs()) {
-    const frequencies original(group.rotary_dim(), group.base);
-    text += " (by the base alone: to " +
-            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
-  }
-  return text;
-}
-
-inline std::string describe_group(const layer_group& group, const view_distance& distance) {
-  const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = census(group);
-  std::string text;
-  text += line("layout", name_of(group.layout));
-  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
-                                       " of " + std::to_string(group.head_dim) + " (" +
-                                       std::to_string(group.frequencies.pairs()) + " pairs)");
-  text += line("schedule", group.rule);
-  text += line("base", digits(group.base));
-  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
-  text += line("pairs", pairs_text(pairs));
-  text += line("wavelengths", wavelengths_text(group, pairs));
-  if (distance.tokens > 0) {
-    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
-                            2 * std::numbers::pi / distance.tokens)
-                               .count();
-    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
-                                   " pairs make one within " + distance.name);
-  }
-  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
-  std::string multiplier = digits(group.softmax_multiplier);
-  if (!detail::equal(group.softmax_multiplier, 1))
-    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
-                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
-  text += line("softmax multiplier", multiplier);
-  if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) +
-                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
-                                        "; text turns as with one axis");
-  const std::string window = group.first_channel == 0 ? ""
-                                                      : ".channels(" + std::to_string(group.first_channel) +
-                                                            ", " + std::to_string(group.rotary_dim()) + ")";
-  text += line("to rotate heads",
-               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
-  return text;
-}
-
-}  // namespace detail
-
-/// Every number the group was made of and that was derived from it, one a line.
-inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
-
-/// The whole model: what holds for all layers, each group, and the warnings.
-inline std::string describe(const model_rope& model) {
-  using detail::digits, detail::line;
-  std::string text = model.architecture + " (" + model.source + ")\n";
-  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
-  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
-  if (model.query_heads > 0)
-    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
-                              std::to_string(model.key_heads) + " for keys");
-  if (!model.layers_without_rope.empty())
-    text += line("layers without rotation", detail::joined(model.layers_without_rope));
-  for (const layer_group& group : model.groups) {
-    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
-    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
-    if (count > 0)
-      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
-    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
-  }
-  if (!model.warnings.empty()) text += "\nnotes\n";
-  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
-  return text;
-}
-
-/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
-/// sentence each, with both numbers. Empty if they rotate alike.
-///
-/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-inline std::vector<std::string> compare(const model_rope& a, const model_rope& b, double tolerance = 1e-6) {
-  std::vector<std::string> found;
-  const auto missing = [&](const model_rope& one, const model_rope& other) {
-    for (const layer_group& group : one.groups)
-      if (!group.layer_type.empty() && !other.group(group.layer_type))
-        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
-  };
-  missing(a, b);
-  missing(b, a);
-  const auto without = [](const model_rope& model) {
-    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
-  };
-  if (a.layers_without_rope != b.layers_without_rope)
-    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
-                    " in " + b.source);
-  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
-    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
-      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
-                      " and " + b.layers[i] + " in " + b.source);
-      break;
-    }
-  for (const layer_group& x : a.groups)
-    for (const layer_group& y : b.groups) {
-      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
-      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
-      const detail::group_comparison group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
-      group.layouts(x.layout, y.layout);
-      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
-      group.number("first rotated channel", static_cast<double>(x.first_channel),
-                   static_cast<double>(y.first_channel));
-      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
-      group.number("base", x.base, y.base);
-      for (const char* name : {"low", "high"})
-        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
-          group.number(name, x.number(name, -1), y.number(name, -1));
-      group.speeds(x.frequencies, y.frequencies);
-      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
-      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
-      if (x.mrope_sections != y.mrope_sections)
-        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
-                  detail::joined(y.mrope_sections) + "] in " + b.source);
-    }
-  return found;
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DESCRIBE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FOURIER_HPP
-#define ROPE_FOURIER_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <numbers>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GIVEN_ENTRIES_HPP
-#define ROPE_DETAIL_GIVEN_ENTRIES_HPP
-
-#include <bit>  // std::bit_cast
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 
-/// The door for tables whose entries do not come from frequencies.
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
+/// pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
+/// vision_axes.hpp and video_axes.hpp name those of released models.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
-/// inverse are normal numbers of S and the square of the radius is one of double.
-template <class S>
-inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
-
-/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
-template <class S>
-S entry_of(double value) {
-  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
-  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
-}
-
-/// The one way to make a frequency_table from anything but frequencies.
-struct given_entries {
-  /// `write(r, cos, sin)` writes row r, [pairs] each.
-  ///
-  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
-  ///
-  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
-  ///          finite or the radius of a pair is out of range
-  template <class S, class WriteRow>
-  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
-                                  Index rows, const WriteRow& write) {
-    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
-      ROPE_THROW(std::length_error,
-                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
-    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
-    table.given_ = true;
-    table.by_position_ = false;
-    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
-    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
-    const Index pairs = origin.pairs();
-    for (Index r = 0; r < rows; ++r) {
-      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
-      write(r, cos, cos + pairs);
-      for (Index i = 0; i < pairs; ++i) {
-        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-        constexpr double largest = largest_radius<S>;
-        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
-            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          ROPE_THROW(
-              std::invalid_argument,
-              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
-                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
-        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
-        table.fingerprint_ =
-            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
-      }
-    }
-    return table;
-  }
-
-  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
-  /// whatever their range of positions.
-  template <class S>
-  static void identify(frequency_table<S>& table, std::uint64_t rule) {
-    table.fingerprint_ = mix(rule, 3);
-  }
-
-  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
-  static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
-  }
-};
-
-template <class Derived>
-inline constexpr bool is_real =
-    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
-template <class Derived>
-inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
-                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
-
-template <class Cos, class Sin>
-void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
-  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
-                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_GIVEN_ENTRIES_HPP
-
-/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
-/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
-/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
-///
-/// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
-/// keep a fixed number instead (vLLM's num_inv_freq), take
-/// frequencies::custom(schedule.inv_freq().topRows(count)).
-///
-/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
-///          frequency is kept
-inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1)
     ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
-  if (!detail::is_finite(max_position) || max_position <= 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
-  std::vector<double> kept;
-  for (Index i = 0; i < schedule.pairs(); ++i)
-    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
-      kept.push_back(schedule.inv_freq()(i, 0));
-  if (kept.empty())
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
-                               max_position));
-  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
-                             schedule.attention_factor());
+               message(function, ": the schedule must have one axis, got ", schedule.axes()));
 }
 
-/// The table of one head's mixture, for positions first .. last - 1.
-///
-///     cos(p)[d] = m sum_j cos(p f_j) cos_mix(j, d)
-///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
-///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
-///
-/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
-/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
-/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
-///
-/// \param kept              f [kept], on one axis, and m
-/// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
-/// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
-///
-/// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-/// not fit,
-///            a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it has no
-///            inverse
-/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
-/// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
-///            mixture becomes (u - v, v + u)
-template <class S = float, class CosMix, class SinMix>
-frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
-                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
-                                 std::int64_t last) {
-  static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
-                "fourier_table: mixtures are float or double");
-  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
-                            to_sin = sin_mix.derived().template cast<double>();
-  const Index count = kept.pairs(), mixed = to_cos.cols();
-  detail::check_same_shape("fourier_table", to_cos, to_sin);
-  if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
-                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
-                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
-  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-      !detail::is_index(last - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
-  const double m = kept.attention_factor();
-  detail::range_phases phases(kept.inv_freq(), first);
-  owned_array<double, 1> cos(count), sin(count);
-  return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
-      [&](Index /*r*/, S* cos_row, S* sin_row) {
-        const detail::phase_row& row = phases.next();
-        for (Index j = 0; j < count; ++j) {
-          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-          cos(j) = value.cos;
-          sin(j) = value.sin;
-        }
-        for (Index d = 0; d < pairs; ++d) {
-          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
-          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
-        }
-      });
+/// The sum of the sections, which are checked: at least one, none negative.
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one section per axis, got none"));
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most)
+      ROPE_THROW(std::invalid_argument, message(function, ": a section must be in [0, 2^31), got ", pairs));
+    if (pairs > most - sum)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": sections must add up to less than 2^31, got ", sum, " + ", pairs));
+    sum += pairs;
+  }
+  return sum;
 }
 
-}  // namespace ROPE_ABI
-}  // namespace rope
+}  // namespace detail
 
-#endif  // ROPE_FOURIER_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_GIVEN_TABLE_HPP
-#define ROPE_GIVEN_TABLE_HPP
+/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
+/// own width, base, scaling or unit.
+///
+///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
+///          video_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  if (blocks.empty())
+    ROPE_THROW(std::invalid_argument, detail::message("axial: give one block per axis, got none"));
+  Index pairs = 0, axes = 0;
+  for (const frequencies& block : blocks) {
+    if (!detail::equal(block.attention_factor(), blocks.front().attention_factor()))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("axial: all blocks must have the same attention_factor, got ",
+                                 blocks.front().attention_factor(), " and ", block.attention_factor()));
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
+  pairs = axes = 0;
+  for (const frequencies& block : blocks) {
+    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(inv_freq, blocks.front().attention_factor());
+}
 
-#include <algorithm>  // std::nth_element
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-#include <vector>
+/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+///
+///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("axial: axes must be positive, got ", axes));
+  return axial(std::vector<frequencies>(static_cast<std::size_t>(axes), block));
+}
 
+/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+///
+///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  std::vector<frequencies> blocks;
+  for (const Index width : widths) blocks.emplace_back(width, base);
+  return axial(blocks);
+}
 
-/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
-/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
-/// another has other angles, or twice the pairs.
-enum class table_form {
-  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
-  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
-  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
+/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;
 };
 
-namespace detail {
-
-/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
-/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
-/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
-/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
-/// where m was applied in 16 bits.
-template <class Entry>
-inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
-                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
-                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
-                                                                                : 8 * 0x1p-8;
-
-/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
-template <class Matrix>
-Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
-  const bool twice = form != table_form::half_width;
-  const Index pairs = twice ? x.cols() / 2 : x.cols();
-  if (pairs == 0 || (twice && x.cols() % 2 != 0))
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
-                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
-  for (Index r = 0; r < x.rows(); ++r)
-    for (Index c = 0; c < x.cols(); ++c) {
-      const auto value = static_cast<double>(x(r, c));
-      if (!is_finite(value))
-        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
-                                                  " at row ", r, ", column ", c));
-      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
-      const Index copy = form == table_form::repeated ? 2 * pair : pair;
-      if (!detail::equal(value, static_cast<double>(x(r, copy))))
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the two copies of ", name, " must agree in the ",
-                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
-                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
-    }
-  return pairs;
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     contiguous_sections({16, 24, 24})     // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty or a section negative
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{{}, static_cast<Index>(sections.size())};
+  assignment.axis_of_pair.reserve(static_cast<std::size_t>(pairs));
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    assignment.axis_of_pair.insert(assignment.axis_of_pair.end(),
+                                   static_cast<std::size_t>(sections[static_cast<std::size_t>(axis)]), axis);
+  return assignment;
 }
 
-/// The column of pair i, the first where there are two.
-constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
-
-inline double checked_angle(const char* function, double angle, Index r, Index i) {
-  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
-                                              angle, " at row ", r, ", column ", i));
-  return angle;
+/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  std::invalid_argument if sections is empty, a section is negative, or an axis other than 0 does
+///          not find all its pairs among i = axis, axis + axes, ...: implementations that slice ([16, 24,
+///          24]) then silently give it fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("interleaved_sections: axis ", axis, " must find its pairs at ", axis, ", ",
+                                 axis + axes, ", ... below ", pairs, ", got a section of ", count));
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
 }
 
-/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
-template <class Entry, class Cos, class Sin>
-double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
-  if (cos.rows() == 0) return 1;
-  const auto square = [&](Index r, Index i) {
-    const auto c = static_cast<double>(cos(r, column(form, i))),
-               s = static_cast<double>(sin(r, column(form, i)));
-    return c * c + s * s;
-  };
-  std::vector<double> squares;
-  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
-  for (Index r = 0; r < cos.rows(); ++r)
-    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
-  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
-  std::nth_element(squares.begin(), middle, squares.end());
-  const double common = *middle;
-  for (Index r = 0; r < cos.rows(); ++r)
-    for (Index i = 0; i < pairs; ++i)
-      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
-                           " at row ", r, ", pair ", i));
-  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
-}
-
-}  // namespace detail
-
-/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+/// What ggml makes of interleaved sections (time, height, width, extra): as above, but the pairs that are
+/// left go to the extra axis, whose position is 0 for text. The two differ where there is such a tail: of
+/// [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not turn in ggml.
 ///
-///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+/// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
-/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
-/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
-///
-/// \tparam S                 float or double: the type of a table entry
-/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
-/// \param  attention_factor  m, finite and positive
-///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
-///            copies of a wide form differ
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
-/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
-///            Transformer Engine's return are such angles, in the repeated and the concatenated form
-template <class S = float, class Derived>
-frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
-                                   std::int64_t first = 0, double attention_factor = 1.0) {
-  static_assert(detail::is_real<Derived>,
-                "table_of_angles: angles are float or double; 16-bit types lose them");
-  const owned_array<typename Derived::Scalar> values = angles;
-  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index i = 0; i < pairs; ++i) {
-          const double angle = detail::checked_angle(
-              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
-          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
-        }
-      });
-}
-
-/// The table of learned rotations that each turn several pairs, by a range of speeds.
-///
-///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
-///
-/// \param rotations  Eigen expression [rows, rotations], radians
-/// \param ranges     vector [ranges]
-///
-/// Throws:    as above, also for a range
-/// Accuracy:  as above; the product is exact
-/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
-template <class S = float, class Derived, class Ranges>
-frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
-                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
-                                   double attention_factor = 1.0) {
-  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
-                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
-  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> turns = rotations;
-  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
-  const Index count = speeds.size(), pairs = turns.cols() * count;
-  if (pairs == 0)
+/// Throws:  std::invalid_argument unless there are four sections, none negative
+/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
+inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
+  if (sections.size() != 4)
     ROPE_THROW(
         std::invalid_argument,
-        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
-                        turns.rows(), ", ", turns.cols(), "] and ", count));
-  for (Index f = 0; f < count; ++f)
-    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < turns.cols(); ++a) {
-          const double turn =
-              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
-          for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
-                                  sin[a * count + f]);
-        }
-      });
+        detail::message("ggml_interleaved_sections: sections must be (time, height, width, extra), got ",
+                        sections.size(), " of them"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
+  for (Index i = 0; i < pairs; ++i)
+    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
+  return assignment;
 }
 
-/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
 ///
-/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
-/// exactly 1 where it is 1 to the precision of the entries.
+///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
+///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
 ///
-/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
-/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
 ///
-/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
-///                  Eigen::half or Eigen::bfloat16
-///
-/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-/// differ,
-///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
-///          entries; the row and the pair are named
-template <class S = float, class Cos, class Sin>
-frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
-                                    table_form form, std::int64_t first = 0) {
-  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
-                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
-  const owned_array<typename Cos::Scalar> c = cos;
-  const owned_array<typename Sin::Scalar> s = sin;
-  detail::check_same_shape("table_of_cos_sin", c, s);
-  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
-  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
-  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
-  return detail::given_entries::table<S>(
-      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
-      [&](Index r, S* cos_row, S* sin_row) {
-        for (Index i = 0; i < pairs; ++i) {
-          const Index column = detail::column(form, i);
-          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
-          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
-        }
-      });
+/// Throws:  std::invalid_argument if one is negative
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+/// arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
 }
 
-/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
-/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
 ///
-/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
-/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
-///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers
-/// Accuracy:  the entries, rounded to S
-template <class S = float, class Cos, class Sin>
-frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
-                                    std::int64_t first = 0) {
-  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
-                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
-  const owned_array<typename Cos::Scalar> c = cos;
-  const owned_array<typename Sin::Scalar> s = sin;
-  detail::check_same_shape("table_of_entries", c, s);
-  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
-  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
-                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
-                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
-                                           }
-                                         });
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_GIVEN_TABLE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_GRADIENT_HPP
-#define ROPE_GRADIENT_HPP
-
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_DETAIL_GRADIENT_KERNEL_HPP
-
-#include <algorithm>  // std::min
-#include <cstddef>
-#include <utility>  // std::move
-#include <vector>
-
-
-/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
-/// and a + ib, conj(x) g has two parts:
+///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
 ///
-///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
-///     across   u b - v a      how the loss changes with the pair's angle
+/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
+/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
 ///
-/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
-/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
-///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-enum class part { along, across };
-
-/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G>
-void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
-               double* sums) {
-  for (Index h = 0; h < x.heads; ++h) {
-    const X* value = x.at(b, t, h);
-    const G* gradient = d_x.at(b, t, h);
-    for (Index i = 0; i < pairs; ++i) {
-      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
-      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
-      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
-    }
-  }
-}
-
-template <class X, class G>
-Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
-}
-
-/// Everything that can be wrong with a pair of heads and their gradient.
-template <class Layout, class X, class G, class S, class Source>
-void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
-                    const frequency_table<S>& table, const Source& positions) {
-  check_rotation<Layout>(function, x, table, positions);
-  check_view(function, d_x);
-  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
     ROPE_THROW(std::invalid_argument,
-               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
-                       d_x.head_dim, "]"));
-  check_memory(function, d_x);
-}
-
-/// Given entries do not say which frequencies and positions they come from.
-template <class S>
-void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
-  if (table.is_given())
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the table must be made from frequencies, got one of given entries: use "
-                       "angle_gradient or table_gradient"));
-}
-
-/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class Threads>
-owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              const Threads& threads) {
-  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
-  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
-                               sums.data() + token * pairs);
-  });
-  return sums;
-}
-
-/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
-/// [rows, n].
-template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
-                            const Source& positions) {
-  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
-  for (Index token = 0; token < by_token.cols(); ++token)
-    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
-        by_token.col(token).transpose();
-  return by_row;
-}
-
-/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
-/// columns]. weight(b, t, column).
-template <class Layout, part which, class X, class G, class Threads, class Weight>
-owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              Index columns, const Threads& threads, const Weight& weight) {
-  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
-  constexpr Index most_pieces = 64;
-  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
-  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    owned_array<double, 1> sums(pairs);
-    for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
-      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
-        const Index b = token / x.tokens, t = token % x.tokens;
-        sums.setZero();
-        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
-        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
-      }
-      partial[static_cast<std::size_t>(piece)] = std::move(total);
-    }
-  });
-  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
-  for (const owned_array<double>& sums : partial) total += sums;
-  return total;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_GRADIENT_KERNEL_HPP
-
-/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
-///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
-///     given
-///
-///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
-///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
-///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
-///
-/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
-/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
-/// x.head_range(h, 1).
-///
-/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-
-/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
-/// heads before.
-///
-///     a' = cos(p)[i] a + sin(p)[i] b
-///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
-///
-/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
-///
-/// Parameters, errors, accuracy and cost are those of `rotate`.
-///
-/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
-///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
-                     const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(
-      !std::is_const_v<T>,
-      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
-      "it as it is");
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                            detail::way_back::transpose);
-}
-
-/// The gradients by queries and keys, both in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
-                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
-                "rotate_gradient_to<Layout>(d_y, d_x, table)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
-                "rotate_gradient: d_q and d_k have the same channel type");
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
-                                              detail::way_back::transpose);
-}
-
-/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
-///
-/// Requires:  d_x is d_y, or shares no element with it
-template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                        const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
-                "rotate_gradient_to: d_y and d_x have the same channel type");
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
-                                            detail::way_back::transpose);
-}
-
-/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
-///
-///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
-///
-/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
-/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
-/// \param  table, positions, threads  as in `rotate`
-///
-/// Returns:   [table.rows(), pairs]
-/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
-/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
-/// Cost:      one read of x and d_x, and pairs doubles per token
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
-  using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
-  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, table, source);
-}
-
-/// The gradient by inv_freq: what learned frequencies are trained by.
-///
-///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
-///     a
-///
-/// Parameters and accuracy are those of `angle_gradient`.
-///
-/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-/// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                      const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
-  using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const auto coordinates = table.coordinates();
-  return detail::weighted_sums<Layout, part::across>(
-      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
-        const std::int64_t position = source(b, t);
-        return coordinates.size() == 0 ? static_cast<double>(position)
-                                       : coordinates(static_cast<Index>(position), axis);
-      });
-}
-
-/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
-///
-///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
-///
-/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
-///
-/// Returns:  [table.rows(), axes], the shape of table.coordinates()
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
-                                        const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
-  using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("coordinate_gradient", table);
-  const owned_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
-  return detail::sums_by_row(by_token, x.tokens, table, source);
-}
-
-/// The gradient by the entries of a table.
-struct cos_sin_gradient {
-  owned_array<double> cos, sin;  // [rows, pairs]
-};
-
-/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
-/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
-///
-///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
-///     d_sin(r, i) = sum over the same of                                       u b - v a
-///
-/// \param  x    [batch, tokens, heads, head_dim], before the rotation
-/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
-///
-/// Other parameters, errors and accuracy are those of `angle_gradient`.
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
-                                const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
-  using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_y;
-  const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
-  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
-  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, table, source),
-          detail::sums_by_row(across, x.tokens, table, source)};
-}
-
-#undef ROPE_DETAIL_CHECK_TYPES
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_GRADIENT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_GRID_POSITIONS_HPP
-#define ROPE_GRID_POSITIONS_HPP
-
-#include <cmath>  // std::nearbyint
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GRID_CELLS_HPP
-#define ROPE_DETAIL_GRID_CELLS_HPP
-
-#include <limits>
-#include <vector>
-
-
-/// How many cells a grid of patches has, found before memory is asked for.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
-inline Index cells(const char* function, const std::vector<Index>& extents) {
-  if (extents.empty())
-    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
-  for (const Index extent : extents)
-    if (extent < 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
-  const Index most =
-      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  if (!product_fits(extents, most))
-    ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
-  Index count = 1;
-  for (const Index extent : extents)
-    if (extent == 0) return 0;
-  for (const Index extent : extents) count *= extent;
-  return count;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_GRID_CELLS_HPP
-
-/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
-/// one row per token, axes in the order (height, width) or (time, height, width).
-///
-///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
-///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
-///
-/// What a builder returns is an Eigen array (owned_array.hpp): `coordinates.col(axis) += shift` moves it along
-/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Integer coordinates [rows, axes].
-using integer_coordinates = owned_array<std::int64_t>;
-
-namespace detail {
-
-/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
-template <class Scalar, class At>
-owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
-  const Index rows = cells(function, extents);
-  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
-  Index repeat = rows;  // rows for which a coordinate stays
-  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
-    repeat /= extents[a];
-    for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
+               detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
+                               " pairs of the schedule, got ", axis_of_pair.size()));
+  owned_array<double> inv_freq =
+      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      ROPE_THROW(std::invalid_argument, detail::message("on_axes: an axis must be in [0, ", assignment.axes,
+                                                        "), got ", axis, " for pair ", i));
+    inv_freq(i, axis) = schedule.inv_freq()(i, 0);
   }
-  return grid;
+  return frequencies::custom(inv_freq, schedule.attention_factor());
 }
 
-/// A row or column of numbers as a column of double.
+/// One schedule, each pair along its own direction in the space of coordinates.
+///
+///     inv_freq(i, a) = f_i * directions(i, a)
+///
+/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or directions not one row per pair
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
-owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
-  return list.derived().template cast<double>();
-}
-
-inline void require_count(const char* function, Index count) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
-}
-
-}  // namespace detail
-
-/// The integer coordinates of a grid in row-major order, the last axis fastest.
-///
-///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
-///
-/// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
-/// \param first    coordinate of the first cell of each axis; empty: 0
-///
-/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
-inline integer_coordinates grid_positions(const std::vector<Index>& extents,
-                                          const std::vector<std::int64_t>& first = {}) {
-  if (!first.empty() && first.size() != extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
-                                                      extents.size(), ", got ", first.size()));
-  if (detail::cells("grid_positions", extents) > 0)
-    for (std::size_t a = 0; a < first.size(); ++a)
-      detail::position_sum("grid_positions", first[a], extents[a] - 1);
-  return detail::walk_grid<std::int64_t>(
-      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
-}
-
-/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
-/// (`meshgrid` with indexing 'ij').
-///
-/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
-///
-/// Throws:  std::length_error
-template <class... Axes>
-owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
-  static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
-  static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
-  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
-  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
-                                   [&](std::size_t a, Index i) { return lists[a](i); });
-}
-
-/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
-/// per model serves images of every size.
-///
-///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
-///
-///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
-///
-/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
-///          too short
-/// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
-inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
-                                          const std::vector<Index>& table_extents) {
-  if (extents.size() != table_extents.size())
-    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
-                                                      extents.size(), " and ", table_extents.size()));
-  for (std::size_t a = 0; a < extents.size(); ++a)
-    if (extents[a] > table_extents[a])
-      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
-                                                    table_extents[a], " cells, got ", extents[a]));
-  detail::cells("grid_ids", table_extents);
-  const integer_coordinates grid = grid_positions(extents);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
-  for (Index r = 0; r < grid.rows(); ++r)
-    for (std::size_t a = 0; a < extents.size(); ++a) {
-      std::int64_t& id = ids[static_cast<std::size_t>(r)];
-      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
-    }
-  return ids;
-}
-
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
-///
-/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
-inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
-  detail::require_count("evenly_spaced", count);
-  owned_array<double, 1> axis(count);
-  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
-  for (Index i = 0; i < count; ++i)
-    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
-                            : last - step * static_cast<double>(count - 1 - i);
-  return axis;
-}
-
-/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
-///
-/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
-inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
-  detail::require_count("evenly_spaced_before", count);
-  owned_array<double, 1> axis(count);
-  for (Index i = 0; i < count; ++i)
-    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
-  return axis;
-}
-
-/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
-/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
-///
-///     first + (end (count - 1) / count - first) i / (count - 1)
-///
-/// Throws:    std::invalid_argument
-/// Accuracy:  in double; diffusers rounds every coordinate to float
-/// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
-///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
-inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
-  detail::require_count("evenly_spaced_in_crop", count);
-  if (count == 0) return {};
-  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
-}
-
-/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
-/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
-/// cells instead: grid_positions.
-///
-///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
-///
-/// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
-///
-/// Throws:  std::invalid_argument, std::length_error
-/// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
-inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
-                                               Index base_height = 30, Index base_width = 45) {
-  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
-  if (base_height <= 0 || base_width <= 0)
+frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
+  using scalar = typename Derived::Scalar;
+  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                "along_directions: directions are float or double");
+  detail::require_one_axis_schedule("along_directions", schedule);
+  if (directions.rows() != schedule.pairs())
     ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
-                               " and ", base_width));
-  const auto h = static_cast<double>(height), w = static_cast<double>(width),
-             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
-  const bool tall = h / w > most_h / most_w;
-  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
-               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
-  const double top = std::nearbyint((most_h - covered_h) / 2),
-               left = std::nearbyint((most_w - covered_w) / 2);
-  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
-                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
-  return detail::walk_grid<double>(
-      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
-        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
-      });
+               detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
+                               directions.rows(), ", ", directions.cols(), "]"));
+  owned_array<double> inv_freq = directions.derived().template cast<double>();
+  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
 }
 
-/// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
+/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
 ///
-/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
-  detail::require_count("cell_centres", count);
-  owned_array<double, 1> axis(count);
-  for (Index i = 0; i < count; ++i)
-    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
-  return axis;
-}
-
-/// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
-///
-/// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
-inline std::int64_t centred_first(Index count) {
-  detail::require_count("centred_first", count);
-  const std::int64_t before = count - count / 2;
-  return -before;
-}
-
-/// What the centres of patches are divided by before they are mapped to [-1, 1].
-enum class patch_normalisation {
-  separate,  // height by height, width by width: the image fills the square
-  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
-  smallest   // both by the smaller extent
-};
-
-/// The centres of patches, [height * width, 2], row-major.
-///
-///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
-///
-/// Throws:  std::invalid_argument, std::length_error
-/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
-  const std::vector<Index> extents = {height, width};
-  const Index larger = height > width ? height : width, smaller = height > width ? width : height;
-  return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
-    const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
-                         : normalisation == patch_normalisation::largest ? larger
-                                                                         : smaller;
-    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
-  });
+/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
+inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
+  if (first < 0 || first >= schedule.pairs() || step <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
+                                                      ") and step positive, got ", first, " and ", step));
+  owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
+  return frequencies::custom(inv_freq, schedule.attention_factor());
 }
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_GRID_POSITIONS_HPP
+#endif  // ROPE_FREQUENCIES_AXES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_IMPORT_GGUF_HPP
-#define ROPE_IMPORT_GGUF_HPP
-
-#include <algorithm>  // std::find_if, std::max
-#include <concepts>   // std::convertible_to
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_ARCHITECTURES_HPP
-#define ROPE_DETAIL_ARCHITECTURES_HPP
-
-#include <cctype>  // std::tolower
-#include <optional>
-#include <string>
-#include <string_view>
-
-
-/// What a checkpoint does not write down because the architecture implies it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// One spelling for `gemma3_text`, `Gemma3ForConditionalGeneration` and `Gemma3TextModel`: gemma3.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::string_view suffix = "text";
-  if (plain.size() > suffix.size() && plain.ends_with(suffix)) plain.resize(plain.size() - suffix.size());
-  return plain;
-}
-
-/// Whether `word` is one of `words`, which stand between spaces.
-inline bool listed(std::string_view words, std::string_view word) {
-  return words.find(" " + std::string(word) + " ") != std::string_view::npos;
-}
-
-/// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
-inline std::optional<pairing> hugging_face_layout(std::string_view architecture) {
-  constexpr std::string_view interleaved_names =
-      " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
-      "gptj kimik2 llama4 ";
-  constexpr std::string_view half_split_names =
-      " apertus arcee baichuan bitnet dbrx exaone4 exaone45 exaonemoe falcon gemma gemma2 gemma3 gemma3n "
-      "gemma4 glm4moe "
-      "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
-      "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
-      "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
-      "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
-  if (listed(interleaved_names, architecture)) return pairing::interleaved;
-  if (listed(half_split_names, architecture)) return pairing::half_split;
-  return {};
-}
-
-/// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
-/// Source: llama.cpp, `llama_model_rope_type`
-inline std::optional<pairing> gguf_layout(std::string_view architecture) {
-  constexpr std::string_view norm =
-      " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
-      "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
-      "minicpm mistral3 olmo plm smollm3 starcoder xverse ";
-  constexpr std::string_view neox =
-      " apertus bitnet codeshell dbrx dots1 exaone exaone4 falcon falcon-h1 gemma gemma-embedding "
-      "gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
-      "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
-      "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
-      "seed_oss smallthinker stablelm starcoder2 ";
-  if (listed(norm, architecture)) return pairing::interleaved;
-  if (listed(neox, architecture)) return pairing::half_split;
-  return {};
-}
-
-/// Whether the M-RoPE axes of a GGUF model alternate (mode IMROPE of ggml).
-inline bool gguf_interleaves_sections(std::string_view architecture) {
-  constexpr std::string_view imrope = " qwen35 qwen35moe qwen3vl qwen3vlmoe ";
-  return listed(imrope, architecture);
-}
-
-/// What the configuration classes of Hugging Face transformers fill in for an absent key. 0: no such default.
-struct architecture_defaults {
-  std::string_view architecture;
-  double base = 10000, local_base = 0, partial_rotary_factor = 1;
-  Index head_dim = 0;
-  Index full_every = 0,
-        full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
-  Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
-  bool full_rotate = true;  // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;
-};
-
-inline architecture_defaults defaults_of(std::string_view architecture) {
-  constexpr architecture_defaults table[] = {
-      {.architecture = "chatglm", .partial_rotary_factor = 0.5},
-      {.architecture = "cohere2",
-       .full_every = 4,
-       .full_offset = 3,
-       .full_rotate = false,
-       .sliding_window = 4096},
-      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "gemma", .head_dim = 256},
-      {.architecture = "gemma2", .head_dim = 256},
-      {.architecture = "gemma3",
-       .base = 1e6,
-       .local_base = 1e4,
-       .head_dim = 256,
-       .full_every = 6,
-       .full_offset = 5},
-      {.architecture = "glm", .partial_rotary_factor = 0.5},
-      {.architecture = "glm4", .partial_rotary_factor = 0.5},
-      {.architecture = "gptneox", .partial_rotary_factor = 0.25},
-      {.architecture = "gptoss", .base = 150000, .head_dim = 64},
-      {.architecture = "llama4", .base = 500000, .head_dim = 128, .no_rope_every = 4},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
-      {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "persimmon", .partial_rotary_factor = 0.5},
-      {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "qwen3", .head_dim = 128},
-      {.architecture = "smollm3", .no_rope_every = 4},
-      {.architecture = "stablelm", .partial_rotary_factor = 0.25},
-  };
-  for (const auto& entry : table)
-    if (entry.architecture == architecture) return entry;
-  return {};
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_ARCHITECTURES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_DERIVE_HPP
-#define ROPE_DETAIL_DERIVE_HPP
-
-#include <string>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_SCALING_HPP
-#define ROPE_SCALING_HPP
+#ifndef ROPE_FREQUENCIES_SCALING_HPP
+#define ROPE_FREQUENCIES_SCALING_HPP
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
@@ -12850,10 +13210,10 @@ struct proportional_scaling {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_SCALING_HPP
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_SCALING_VARIANTS_HPP
-#define ROPE_SCALING_VARIANTS_HPP
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
 #include <algorithm>  // std::clamp, std::min, std::max
 #include <cmath>
@@ -13022,7 +13382,962 @@ struct clipped_scaling {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_SCALING_VARIANTS_HPP
+#endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
+#define ROPE_FREQUENCIES_VIDEO_AXES_HPP
+
+#include <numbers>
+#include <vector>
+
+
+/// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
+/// of grid_positions({frames, height, width}).
+///
+///     model           frequencies                             layout        coordinates
+///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
+///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
+///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
+///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
+///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
+///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
+///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads
+///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
+///     Allegro         a table per axis, a window of channels  half_split    grid_positions
+///
+/// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
+/// follows its image at max(height / 2, width / 2) on every axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+///
+///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6
+inline std::vector<Index> video_widths(Index head_dim) {
+  if (head_dim < 6 || head_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
+  const Index space = 2 * (head_dim / 6);
+  return {head_dim - 2 * space, space, space};
+}
+
+/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
+///
+/// Throws:  std::invalid_argument
+/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
+inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
+  return axial_blocks(video_widths(head_dim), base);
+}
+
+/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+///
+/// \param head_dim  positive, a multiple of 16
+///
+/// Throws:  std::invalid_argument
+/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
+inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
+  if (head_dim <= 0 || head_dim % 16 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
+                               head_dim));
+  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
+}
+
+/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
+/// of an axis turns that many times slower.
+///
+///     Cosmos 1       7B                {2, 1, 1}
+///                    14B               {2, 2, 2}
+///     Cosmos 2       Text2Image        {1, 4, 4}
+///                    2B Video2World    {1, 3, 3}
+///                    14B Video2World   {20.0 / 24, 2, 2}
+///     Cosmos 2.5                       {1, 3, 3}
+///
+/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
+struct cosmos_stretch {
+  double time = 2, height = 1, width = 1;  // each positive
+};
+
+namespace detail {
+
+/// One axis of Cosmos: the base stretched by a factor that may be below 1.
+struct cosmos_axis_scaling {
+  double stretch;
+
+  void apply(schedule& schedule) const {
+    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
+                  stretch);
+    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
+    require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
+                  stretch);
+  }
+};
+
+}  // namespace detail
+
+/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+///
+///     base_a = base stretch_a^(width_a / (width_a - 2))
+///
+/// \param head_dim  even and at least 12, so that every axis has two pairs
+///
+/// Throws:  std::invalid_argument
+/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
+inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
+                                      double base = 10000.0) {
+  const std::vector<Index> widths = video_widths(head_dim);
+  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
+                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
+                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
+}
+
+/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
+/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
+///
+///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
+///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///
+/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
+///
+/// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
+///
+/// Throws:  std::invalid_argument
+/// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
+inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
+  if (inner_dim < 6 || inner_dim % 2 != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: inner_dim must be even and at least 6, got ", inner_dim));
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
+  const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
+  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
+  for (Index k = 0; k < count; ++k) {
+    const long double power =
+        k == 0
+            ? 1
+            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
+    for (Index axis = 0; axis < 3; ++axis)
+      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
+  }
+  return frequencies::custom(inv_freq);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_VIDEO_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
+#define ROPE_FREQUENCIES_VISION_AXES_HPP
+
+#include <cmath>
+#include <numbers>
+
+
+/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
+/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
+/// grid_positions({height, width}) fits all of them.
+///
+///     model            frequencies                   layout        coordinates
+///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
+///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
+///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
+///     DINOv3           dino_v3_frequencies           half_split    patch_centres, class token first
+///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
+///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
+///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
+///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
+///
+/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
+/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head: there, rotate the two
+/// windows of channels one after the other, by tables of one axis.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The head_dim of a two-axis model, which gives each axis an even number of channels.
+inline void require_two_axes_fit(const char* function, Index head_dim) {
+  if (head_dim <= 0 || head_dim % 4 != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
+}
+
+/// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
+inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
+  owned_array<double, 1> inv_freq(count);
+  for (Index k = 0; k < count; ++k)
+    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+  return frequencies::custom(inv_freq);
+}
+
+/// The first half of the pairs by the width, the second by the height.
+inline frequencies width_first(const frequencies& height_first) {
+  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
+}
+
+}  // namespace detail
+
+/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
+///
+///     f_j = base^(-2 j / head_dim)
+///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
+///
+/// \param head_dim  positive, a multiple of 4; all of it rotates
+///
+/// Throws:  std::invalid_argument
+/// Source:  PixtralRotaryEmbedding of Hugging Face transformers
+inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("pixtral_frequencies", head_dim);
+  const frequencies schedule(head_dim, base);
+  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
+}
+
+/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
+/// the second by the width, each with the same schedule.
+///
+///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
+inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
+  return axial(frequencies(head_dim / 2, base), 2);
+}
+
+/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
+///
+///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
+///
+/// Throws:  std::invalid_argument
+/// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
+inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
+  detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
+inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
+  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
+}
+
+/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
+/// directions at a right angle, and every head has its own `angle`.
+///
+///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
+///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
+///
+/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
+///
+/// \param angle  of the head [rad], random in [0, 2 pi) in training
+///
+/// Throws:  std::invalid_argument
+/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
+inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
+  detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
+  const frequencies half(head_dim / 2, base);
+  const Index quarter = head_dim / 4;
+  owned_array<double> inv_freq(2 * quarter, 2);
+  const double across = std::cos(angle), down = std::sin(angle);
+  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
+  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
+  return frequencies::custom(inv_freq);
+}
+
+/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
+///
+///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
+///
+/// Throws:  std::invalid_argument
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
+inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(base) || base <= 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
+  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
+}
+
+/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
+///
+///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
+///
+/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
+/// Source:  as above, `min_period` and `max_period`
+inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
+  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
+  if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
+      max_period < min_period)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
+                        min_period, " and ", max_period));
+  return axial(
+      detail::geometric_periods(head_dim / 4, min_period,
+                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
+      2);
+}
+
+/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
+///
+///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
+///     linear: frequencies::pixel(head_dim / 2, max_freq)
+///
+/// The tables of timm itself are [sin, cos], in this order, with each entry twice.
+///
+/// \param max_freq  `max_res` of timm, at least 2
+///
+/// Throws:  std::invalid_argument
+/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
+inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
+  detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
+  if (!detail::is_finite(max_freq) || max_freq < 2)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
+  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
+  const Index bands = head_dim / 4;
+  const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
+  owned_array<double, 1> inv_freq(bands);
+  for (Index k = 0; k < bands; ++k) {
+    const long double exponent =
+        k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
+    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+  }
+  return axial(frequencies::custom(inv_freq), 2);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_VISION_AXES_HPP
+
+#endif  // ROPE_FREQUENCIES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_HPP
+#define ROPE_MODELS_HPP
+
+/// Which of all this is my model? This door opens the rotary embedding of a config.json or a GGUF file.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_AXES_HPP
+#define ROPE_MODELS_AXES_HPP
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_MODEL_ROPE_HPP
+#define ROPE_MODELS_MODEL_ROPE_HPP
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+/// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A number that went into the frequencies, under the name it has in this library.
+struct named_number {
+  std::string name;
+  double value;
+};
+
+/// The layers of a model that rotate alike: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// turn:
+///
+///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
+struct layer_group {
+  std::string
+      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  pairing layout;  // of the weights the description came with
+  Index head_dim;
+  Index first_channel;
+  rope::frequencies frequencies;
+  double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
+
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // before the rule
+  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
+
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+
+  /// The number of that name, or `otherwise`.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+
+/// The rotary embedding of a model.
+///
+/// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
+/// alike.
+struct model_rope {
+  std::string source;        // "Hugging Face" or "GGUF"
+  std::string architecture;  // model_type or general.architecture
+  std::vector<layer_group> groups;
+  std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
+  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
+  Index query_heads = 0, key_heads = 0;         // 0: unknown
+  double max_position = 0;                      // longest context the model declares; 0: unknown
+  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
+  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
+
+  /// The group of that layer type, else nullptr. A group without a layer type has every one.
+  const layer_group* group(std::string_view layer_type) const {
+    for (const layer_group& g : groups)
+      if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
+    return nullptr;
+  }
+
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
+  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
+  const layer_group* group_of_layer(Index layer) const {
+    if (layer < 0) return nullptr;
+    for (const Index without : layers_without_rope)
+      if (without == layer) return nullptr;
+    if (groups.size() == 1) return &groups.front();
+    if (layer >= static_cast<Index>(layers.size())) return nullptr;
+    return group(layers[static_cast<std::size_t>(layer)]);
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_MODEL_ROPE_HPP
+
+/// From what a checkpoint says about its axes to frequencies that have them.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
+/// mrope_sections, or the frequencies as they are if it has none.
+///
+///     const auto prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+///
+/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
+/// ggml_interleaved_sections tells where ggml differs.
+///
+/// Throws:  std::invalid_argument if the sections do not fit
+inline frequencies frequencies_on_axes(const layer_group& group) {
+  if (group.mrope_sections.empty()) return group.frequencies;
+  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
+  for (const Index pairs : group.mrope_sections) {
+    if (pairs < 0 || pairs > left)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
+                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
+    left -= pairs;
+  }
+  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
+                                                            : contiguous_sections(group.mrope_sections));
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_AXES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DESCRIBE_HPP
+#define ROPE_MODELS_DESCRIBE_HPP
+
+#include <algorithm>  // std::count, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <numbers>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+#define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstdio>  // std::snprintf
+#include <string>
+#include <vector>
+
+
+/// Sentences about where two groups of layers differ.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
+inline std::string digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.10g", value);
+  return text;
+}
+
+/// "3, 7, 11": the numbers of a list.
+template <class List>
+std::string joined(const List& list) {
+  std::string text;
+  for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
+  return text;
+}
+
+/// Collects the differences of one group, each with both numbers.
+struct group_comparison {
+  const model_rope &a, &b;
+  std::string where;
+  double tolerance;
+  std::vector<std::string>& found;
+
+  void say(const std::string& text) const { found.push_back(where + text); }
+
+  void number(const char* name, double x, double y) const {
+    if ((std::abs)(x - y) > tolerance * (std::max)((std::abs)(x), (std::abs)(y)))
+      say(std::string(name) + " is " + digits(x) + " in " + a.source + " and " + digits(y) + " in " +
+          b.source);
+  }
+
+  void layouts(pairing x, pairing y) const {
+    if (x == y) return;
+    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
+    // back.
+    const bool expected = (a.source == "Hugging Face" && x == pairing::half_split && b.source == "GGUF") ||
+                          (b.source == "Hugging Face" && y == pairing::half_split && a.source == "GGUF");
+    say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
+        b.source +
+        (expected
+             ? ", as expected: the converter to GGUF permutes the weights of q and k for this architecture"
+             : ", so one of them has the wrong weights"));
+  }
+
+  void speeds(const frequencies& x, const frequencies& y) const {
+    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
+    Index differing = 0, first = 0, last = 0, worst = 0;
+    double most = 0;
+    for (Index i = 0; i < x.pairs(); ++i) {
+      const double f = x.inv_freq()(i, 0), g = y.inv_freq()(i, 0);
+      const double larger = (std::max)((std::abs)(f), (std::abs)(g));
+      if ((std::abs)(f - g) <= tolerance * larger) continue;
+      if (differing++ == 0) first = i;
+      last = i;
+      if ((std::abs)(f - g) / larger > most) {
+        most = (std::abs)(f - g) / larger;
+        worst = i;
+      }
+    }
+    if (differing == 0) return;
+    const double f = x.inv_freq()(worst, 0), g = y.inv_freq()(worst, 0);
+    say("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
+        " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
+        std::to_string(worst) + ": " + digits(f) + " in " + a.source + " and " + digits(g) + " in " +
+        b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+
+/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
+/// differ.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// What a rule did to a pair.
+enum class pair_change {
+  kept,          // as in the original schedule
+  blended,       // slowed by less than the largest divisor
+  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  stopped        // does not turn
+};
+
+/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+struct pair_census {
+  std::vector<pair_change> changes = {};  // [pairs]
+  Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
+  double largest_divisor = 1;  // original speed over speed, of the pairs that turn
+  double shortest_wavelength = 0,
+         longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
+};
+
+inline pair_census census(const layer_group& group) {
+  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  const frequencies original(group.rotary_dim(), group.base);
+  const auto& inv_freq = group.frequencies.inv_freq();
+  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
+  pair_census result;
+  bool first = true;
+  for (Index i = 0; i < inv_freq.rows(); ++i) {
+    if (detail::equal(inv_freq(i, 0), 0)) continue;
+    const double wavelength = 2 * std::numbers::pi / (std::abs)(inv_freq(i, 0));
+    result.largest_divisor = first ? divisor(i) : (std::max)(result.largest_divisor, divisor(i));
+    result.shortest_wavelength = first ? wavelength : (std::min)(result.shortest_wavelength, wavelength);
+    result.longest_wavelength = first ? wavelength : (std::max)(result.longest_wavelength, wavelength);
+    first = false;
+  }
+  for (Index i = 0; i < inv_freq.rows(); ++i)
+    result.changes.push_back(detail::equal(inv_freq(i, 0), 0)     ? pair_change::stopped
+                             : (std::abs)(divisor(i) - 1) <= same ? pair_change::kept
+                             : (std::abs)(divisor(i) / result.largest_divisor - 1) <= same
+                                 ? pair_change::interpolated
+                                 : pair_change::blended);
+  const auto count = [&](pair_change change) {
+    return detail::to_index(std::count(result.changes.begin(), result.changes.end(), change));
+  };
+  if (count(pair_change::interpolated) == 1 && inv_freq.rows() > 1)
+    std::replace(result.changes.begin(), result.changes.end(), pair_change::interpolated,
+                 pair_change::blended);
+  result.kept = count(pair_change::kept);
+  result.blended = count(pair_change::blended);
+  result.interpolated = count(pair_change::interpolated);
+  result.stopped = count(pair_change::stopped);
+  return result;
+}
+
+namespace detail {
+
+inline std::string line(const std::string& label, const std::string& text) {
+  std::string padded = "  " + label;
+  padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
+  return padded + text + "\n";
+}
+
+/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+inline std::string pairs_of(const pair_census& pairs, pair_change change, Index count,
+                            const std::string& what) {
+  const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
+  std::string text = std::to_string(count) + " " + what;
+  if (!std::all_of(first, first + count, [&](pair_change c) { return c == change; })) return text;
+  const auto begin = first - pairs.changes.begin();
+  return text + ": " + (count == 1 ? "" : std::to_string(begin) + " to ") + std::to_string(begin + count - 1);
+}
+
+inline std::string pairs_text(const pair_census& pairs) {
+  const std::string slowed = "(slowed by " + std::string(pairs.interpolated > 0 ? "" : "up to ") +
+                             digits(pairs.largest_divisor) + ")";
+  std::string text;
+  const auto add = [&](pair_change change, Index count, const std::string& what) {
+    if (count > 0) text += (text.empty() ? "" : "; ") + pairs_of(pairs, change, count, what);
+  };
+  add(pair_change::kept, pairs.kept, "kept");
+  add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
+  add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
+  add(pair_change::stopped, pairs.stopped, "do not turn");
+  return text;
+}
+
+/// How far a query of this group looks back, in tokens.
+struct view_distance {
+  double tokens = 0;  // 0: unknown
+  const char* name = "";
+};
+
+inline view_distance distance_of(const model_rope& model, const layer_group& group) {
+  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
+    return {model.sliding_window, "the sliding window"};
+  return {model.max_position, "the longest context"};
+}
+
+inline std::string wavelengths_text(const layer_group& group, const pair_census& pairs) {
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
+  std::string text =
+      digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
+  if (pairs.kept < group.frequencies.pairs()) {
+    const frequencies original(group.rotary_dim(), group.base);
+    text += " (by the base alone: to " +
+            digits(2 * std::numbers::pi / original.inv_freq()(original.pairs() - 1, 0)) + ")";
+  }
+  return text;
+}
+
+inline std::string describe_group(const layer_group& group, const view_distance& distance) {
+  const Index last = group.first_channel + group.rotary_dim() - 1;
+  const pair_census pairs = census(group);
+  std::string text;
+  text += line("layout", name_of(group.layout));
+  text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
+                                       " of " + std::to_string(group.head_dim) + " (" +
+                                       std::to_string(group.frequencies.pairs()) + " pairs)");
+  text += line("schedule", group.rule);
+  text += line("base", digits(group.base));
+  for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
+  text += line("pairs", pairs_text(pairs));
+  text += line("wavelengths", wavelengths_text(group, pairs));
+  if (distance.tokens > 0) {
+    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
+                            2 * std::numbers::pi / distance.tokens)
+                               .count();
+    text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
+                                   " pairs make one within " + distance.name);
+  }
+  text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
+  std::string multiplier = digits(group.softmax_multiplier);
+  if (!detail::equal(group.softmax_multiplier, 1))
+    multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
+                  ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
+  text += line("softmax multiplier", multiplier);
+  if (!group.mrope_sections.empty())
+    text += line("M-RoPE sections", joined(group.mrope_sections) +
+                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
+                                        "; text turns as with one axis");
+  const std::string window = group.first_channel == 0 ? ""
+                                                      : ".channels(" + std::to_string(group.first_channel) +
+                                                            ", " + std::to_string(group.rotary_dim()) + ")";
+  text += line("to rotate heads",
+               std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  return text;
+}
+
+}  // namespace detail
+
+/// Every number the group was made of and that was derived from it, one a line.
+inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
+
+/// The whole model: what holds for all layers, each group, and the warnings.
+inline std::string describe(const model_rope& model) {
+  using detail::digits, detail::line;
+  std::string text = model.architecture + " (" + model.source + ")\n";
+  if (model.max_position > 0) text += line("longest context", digits(model.max_position) + " tokens");
+  if (model.sliding_window > 0) text += line("sliding window", digits(model.sliding_window) + " tokens");
+  if (model.query_heads > 0)
+    text += line("heads", std::to_string(model.query_heads) + " for queries, " +
+                              std::to_string(model.key_heads) + " for keys");
+  if (!model.layers_without_rope.empty())
+    text += line("layers without rotation", detail::joined(model.layers_without_rope));
+  for (const layer_group& group : model.groups) {
+    text += "\n" + (group.layer_type.empty() ? "all layers" : group.layer_type);
+    const auto count = std::count(model.layers.begin(), model.layers.end(), group.layer_type);
+    if (count > 0)
+      text += " (" + std::to_string(count) + " of " + std::to_string(model.layers.size()) + " layers)";
+    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+  }
+  if (!model.warnings.empty()) text += "\nnotes\n";
+  for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
+  return text;
+}
+
+/// Where two descriptions of one model differ, such as its Hugging Face config and its GGUF file, one
+/// sentence each, with both numbers. Empty if they rotate alike.
+///
+/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
+inline std::vector<std::string> compare(const model_rope& a, const model_rope& b, double tolerance = 1e-6) {
+  std::vector<std::string> found;
+  const auto missing = [&](const model_rope& one, const model_rope& other) {
+    for (const layer_group& group : one.groups)
+      if (!group.layer_type.empty() && !other.group(group.layer_type))
+        found.push_back(group.layer_type + " layers exist in " + one.source + " only");
+  };
+  missing(a, b);
+  missing(b, a);
+  const auto without = [](const model_rope& model) {
+    return model.layers_without_rope.empty() ? "none" : detail::joined(model.layers_without_rope);
+  };
+  if (a.layers_without_rope != b.layers_without_rope)
+    found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
+                    " in " + b.source);
+  for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
+    if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
+      found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
+                      " and " + b.layers[i] + " in " + b.source);
+      break;
+    }
+  for (const layer_group& x : a.groups)
+    for (const layer_group& y : b.groups) {
+      if (x.layer_type != y.layer_type && !x.layer_type.empty() && !y.layer_type.empty()) continue;
+      const std::string& type = x.layer_type.empty() ? y.layer_type : x.layer_type;
+      const detail::group_comparison group{a, b, type.empty() ? "" : type + ": ", tolerance, found};
+      group.layouts(x.layout, y.layout);
+      group.number("head_dim", static_cast<double>(x.head_dim), static_cast<double>(y.head_dim));
+      group.number("first rotated channel", static_cast<double>(x.first_channel),
+                   static_cast<double>(y.first_channel));
+      group.number("rotary_dim", static_cast<double>(x.rotary_dim()), static_cast<double>(y.rotary_dim()));
+      group.number("base", x.base, y.base);
+      for (const char* name : {"low", "high"})
+        if (x.number(name, -1) >= 0 && y.number(name, -1) >= 0)
+          group.number(name, x.number(name, -1), y.number(name, -1));
+      group.speeds(x.frequencies, y.frequencies);
+      group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
+      group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+      if (x.mrope_sections != y.mrope_sections)
+        group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
+                  detail::joined(y.mrope_sections) + "] in " + b.source);
+    }
+  return found;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DESCRIBE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_GGUF_HPP
+#define ROPE_MODELS_GGUF_HPP
+
+#include <algorithm>  // std::find_if, std::max
+#include <concepts>   // std::convertible_to
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+#define ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+
+#include <cctype>  // std::tolower
+#include <optional>
+#include <string>
+#include <string_view>
+
+
+/// What a checkpoint does not write down because the architecture implies it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One spelling for `gemma3_text`, `Gemma3ForConditionalGeneration` and `Gemma3TextModel`: gemma3.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::string_view suffix = "text";
+  if (plain.size() > suffix.size() && plain.ends_with(suffix)) plain.resize(plain.size() - suffix.size());
+  return plain;
+}
+
+/// Whether `word` is one of `words`, which stand between spaces.
+inline bool listed(std::string_view words, std::string_view word) {
+  return words.find(" " + std::string(word) + " ") != std::string_view::npos;
+}
+
+/// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
+inline std::optional<pairing> hugging_face_layout(std::string_view architecture) {
+  constexpr std::string_view interleaved_names =
+      " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
+      "gptj kimik2 llama4 ";
+  constexpr std::string_view half_split_names =
+      " apertus arcee baichuan bitnet dbrx exaone4 exaone45 exaonemoe falcon gemma gemma2 gemma3 gemma3n "
+      "gemma4 glm4moe "
+      "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
+      "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
+      "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
+      "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
+  if (listed(interleaved_names, architecture)) return pairing::interleaved;
+  if (listed(half_split_names, architecture)) return pairing::half_split;
+  return {};
+}
+
+/// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+/// Source: llama.cpp, `llama_model_rope_type`
+inline std::optional<pairing> gguf_layout(std::string_view architecture) {
+  constexpr std::string_view norm =
+      " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
+      "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
+      "minicpm mistral3 olmo plm smollm3 starcoder xverse ";
+  constexpr std::string_view neox =
+      " apertus bitnet codeshell dbrx dots1 exaone exaone4 falcon falcon-h1 gemma gemma-embedding "
+      "gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
+      "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
+      "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
+      "seed_oss smallthinker stablelm starcoder2 ";
+  if (listed(norm, architecture)) return pairing::interleaved;
+  if (listed(neox, architecture)) return pairing::half_split;
+  return {};
+}
+
+/// Whether the M-RoPE axes of a GGUF model alternate (mode IMROPE of ggml).
+inline bool gguf_interleaves_sections(std::string_view architecture) {
+  constexpr std::string_view imrope = " qwen35 qwen35moe qwen3vl qwen3vlmoe ";
+  return listed(imrope, architecture);
+}
+
+/// What the configuration classes of Hugging Face transformers fill in for an absent key. 0: no such default.
+struct architecture_defaults {
+  std::string_view architecture;
+  double base = 10000, local_base = 0, partial_rotary_factor = 1;
+  Index head_dim = 0;
+  Index full_every = 0,
+        full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
+  Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
+  bool full_rotate = true;  // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;
+};
+
+inline architecture_defaults defaults_of(std::string_view architecture) {
+  constexpr architecture_defaults table[] = {
+      {.architecture = "chatglm", .partial_rotary_factor = 0.5},
+      {.architecture = "cohere2",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "gemma", .head_dim = 256},
+      {.architecture = "gemma2", .head_dim = 256},
+      {.architecture = "gemma3",
+       .base = 1e6,
+       .local_base = 1e4,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5},
+      {.architecture = "glm", .partial_rotary_factor = 0.5},
+      {.architecture = "glm4", .partial_rotary_factor = 0.5},
+      {.architecture = "gptneox", .partial_rotary_factor = 0.25},
+      {.architecture = "gptoss", .base = 150000, .head_dim = 64},
+      {.architecture = "llama4", .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "nemotron", .partial_rotary_factor = 0.5},
+      {.architecture = "persimmon", .partial_rotary_factor = 0.5},
+      {.architecture = "phi", .partial_rotary_factor = 0.5},
+      {.architecture = "qwen3", .head_dim = 128},
+      {.architecture = "smollm3", .no_rope_every = 4},
+      {.architecture = "stablelm", .partial_rotary_factor = 0.25},
+  };
+  for (const auto& entry : table)
+    if (entry.architecture == architecture) return entry;
+  return {};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
+#define ROPE_MODELS_DETAIL_DERIVE_HPP
+
+#include <string>
+#include <vector>
+
 
 /// Frequencies together with the numbers that led to them.
 
@@ -13113,10 +14428,10 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_DERIVE_HPP
+#endif  // ROPE_MODELS_DETAIL_DERIVE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GGUF_LAYERS_HPP
-#define ROPE_DETAIL_GGUF_LAYERS_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
 #include <optional>
 #include <string>
@@ -13124,8 +14439,8 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GGUF_READER_HPP
-#define ROPE_DETAIL_GGUF_READER_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_READER_HPP
+#define ROPE_MODELS_DETAIL_GGUF_READER_HPP
 
 #include <optional>
 #include <string>
@@ -13133,8 +14448,8 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_NUMBER_RULE_HPP
-#define ROPE_DETAIL_NUMBER_RULE_HPP
+#ifndef ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
+#define ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
 
 #include <cmath>  // std::floor
 #include <string>
@@ -13183,7 +14498,7 @@ inline double checked(double value, const number_rule& rule, const char* functio
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_NUMBER_RULE_HPP
+#endif  // ROPE_MODELS_DETAIL_NUMBER_RULE_HPP
 
 /// Checked access to the metadata of a GGUF file, whose keys start with the name of the architecture. Every
 /// error names the key.
@@ -13258,10 +14573,10 @@ class gguf_reader {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_GGUF_READER_HPP
+#endif  // ROPE_MODELS_DETAIL_GGUF_READER_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_MODEL_BOUNDS_HPP
-#define ROPE_DETAIL_MODEL_BOUNDS_HPP
+#ifndef ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
+#define ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 
 #include <cstddef>
 #include <string>
@@ -13329,7 +14644,7 @@ class group_allowance {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_MODEL_BOUNDS_HPP
+#endif  // ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
 /// an architecture. Source: llama.cpp, load_hparams of each architecture.
@@ -13383,10 +14698,10 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_GGUF_LAYERS_HPP
+#endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GGUF_SCHEDULE_HPP
-#define ROPE_DETAIL_GGUF_SCHEDULE_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 
 #include <cmath>
 #include <optional>
@@ -13395,11 +14710,11 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index 
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_GGML_SCALING_HPP
-#define ROPE_DETAIL_GGML_SCALING_HPP
+#ifndef ROPE_MODELS_DETAIL_GGML_SCALING_HPP
+#define ROPE_MODELS_DETAIL_GGML_SCALING_HPP
 
 
-/// The scalings of ggml that are not quite those of scaling.hpp.
+/// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -13455,7 +14770,7 @@ inline void record(named_numbers&, const ggml_pair_factors&, const schedule&) {}
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_GGML_SCALING_HPP
+#endif  // ROPE_MODELS_DETAIL_GGML_SCALING_HPP
 
 /// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
 
@@ -13562,7 +14877,7 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_GGUF_SCHEDULE_HPP
+#endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 
 /// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
 /// to it.
@@ -13813,10 +15128,10 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_IMPORT_GGUF_HPP
+#endif  // ROPE_MODELS_GGUF_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_IMPORT_HUGGING_FACE_HPP
-#define ROPE_IMPORT_HUGGING_FACE_HPP
+#ifndef ROPE_MODELS_HUGGING_FACE_HPP
+#define ROPE_MODELS_HUGGING_FACE_HPP
 
 #include <algorithm>  // std::binary_search, std::sort, std::unique
 #include <concepts>   // std::convertible_to
@@ -13827,8 +15142,8 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
-#define ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 
 #include <cstddef>
 #include <optional>
@@ -13837,8 +15152,8 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_JSON_READER_HPP
-#define ROPE_DETAIL_JSON_READER_HPP
+#ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
+#define ROPE_MODELS_DETAIL_JSON_READER_HPP
 
 #include <algorithm>  // std::find
 #include <initializer_list>
@@ -13997,7 +15312,7 @@ class json_reader {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_JSON_READER_HPP
+#endif  // ROPE_MODELS_DETAIL_JSON_READER_HPP
 
 /// What a Hugging Face config.json says around its rope dictionary: the architecture, the shape of a head,
 /// and which layer is of which type.
@@ -14160,10 +15475,10 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architectu
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_HUGGING_FACE_CONFIG_HPP
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-#define ROPE_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
 #include <optional>
 #include <string>
@@ -14318,7 +15633,7 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
 /// The rotary embedding of a model, from its Hugging Face config.json:
 ///
@@ -14590,48 +15905,10 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_IMPORT_HUGGING_FACE_HPP
+#endif  // ROPE_MODELS_HUGGING_FACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODEL_AXES_HPP
-#define ROPE_MODEL_AXES_HPP
-
-
-/// From what a checkpoint says about its axes to frequencies that have them.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
-/// mrope_sections, or the frequencies as they are if it has none.
-///
-///     const auto prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
-///
-/// Interleaved sections are read as Hugging Face transformers reads them, whatever file they come from;
-/// ggml_interleaved_sections tells where ggml differs.
-///
-/// Throws:  std::invalid_argument if the sections do not fit
-inline frequencies frequencies_on_axes(const layer_group& group) {
-  if (group.mrope_sections.empty()) return group.frequencies;
-  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
-  for (const Index pairs : group.mrope_sections) {
-    if (pairs < 0 || pairs > left)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies_on_axes: the sections must be at least 0 and add up to the ",
-                                 group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
-    left -= pairs;
-  }
-  return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
-                                                            : contiguous_sections(group.mrope_sections));
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODEL_AXES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODEL_TABLES_HPP
-#define ROPE_MODEL_TABLES_HPP
+#ifndef ROPE_MODELS_TABLES_HPP
+#define ROPE_MODELS_TABLES_HPP
 
 #include <algorithm>  // std::find
 #include <concepts>   // std::integral
@@ -14745,1544 +16022,293 @@ class model_tables {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_MODEL_TABLES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MULTI_HEAD_ATTENTION_HPP
-#define ROPE_MULTI_HEAD_ATTENTION_HPP
+#endif  // ROPE_MODELS_TABLES_HPP
 
-#include <algorithm>  // std::min, std::max
+#endif  // ROPE_MODELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_HPP
+#define ROPE_POSITIONS_HPP
+
+/// Where is a token? This door opens lists and maps of positions, grids of images and videos, sequences of
+/// text and images.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_GRID_POSITIONS_HPP
+#define ROPE_POSITIONS_GRID_POSITIONS_HPP
+
+#include <cmath>  // std::nearbyint
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <type_traits>
+#include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_CACHE_STEP_HPP
-#define ROPE_DETAIL_CACHE_STEP_HPP
+#ifndef ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
+#define ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
 
-#include <algorithm>  // std::min, std::max
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MULTI_HEAD_WEIGHTS_HPP
-#define ROPE_MULTI_HEAD_WEIGHTS_HPP
-
-#include <type_traits>
+#include <limits>
+#include <vector>
 
 
-/// The parameters of an attention block, as checkpoints store them.
+/// How many cells a grid of patches has, found before memory is asked for.
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// y = x W^T + b on rows of tokens. Owns nothing.
-///
-/// \tparam T  float or double, const where it is only read
-template <class T>
-struct projection {
-  using scalar = std::remove_const_t<T>;
-  using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
-  using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
-  using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
-
-  /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
-  /// Face.
-  weight_map weight{nullptr, 0, 0};
-  /// b [out_features], or empty.
-  bias_map bias{nullptr, 0};
-
-  projection() = default;
-  projection(weight_map w) : weight(w) {}
-  projection(weight_map w, bias_map b) : weight(w), bias(b) {}
-  /// \param w  [out_features, in_features]
-  /// \param b  [out_features] or null
-  projection(T* w, Index out_features, Index in_features, T* b = nullptr)
-      : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
-};
-
-/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
-///
-/// \tparam T  const float or const double for the weights, float or double for the gradients by them
-template <class T>
-struct multi_head_parameters {
-  using norm_map = typename projection<T>::bias_map;
-
-  projection<T> q = {};  // [heads * head_dim, model_dim]
-  projection<T> k = {};  // [kv_heads * head_dim, context_dim]
-  projection<T> v = {};  // [kv_heads * value_dim, context_dim]
-  projection<T> o = {};  // [out_dim, heads * value_dim]
-  /// [head_dim], or empty: the norm of every head of q and of k before the rotation (`q_norm`, `k_norm`).
-  norm_map q_norm{nullptr, 0}, k_norm{nullptr, 0};
-};
-
-template <class T>
-using multi_head_weights = multi_head_parameters<const T>;
-
-/// What a block does with its weights.
-struct multi_head_options {
-  /// Heads of queries; to be given, as weights do not tell.
-  Index heads = 0;
-  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
-  Index kv_heads = 0;
-  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
-  double norm_epsilon = 1e-6;
-  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
-  double norm_offset = 0;
-  attention_options attention = {};
-};
-
-/// The sizes of a block.
-struct multi_head_shape {
-  Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
-};
-
 namespace detail {
 
-/// Throws:  std::invalid_argument if weights and options do not fit each other
-template <class T>
-multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
-  };
-  const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
-  if (heads == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: heads must be given in the options, got 0 for ",
-                       weights.q.weight.rows(), " rows of the q weight"));
-  demand(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "heads must be a positive multiple of kv_heads",
-         heads, kv_heads);
-  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
-              v_rows = weights.v.weight.rows();
-  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
-  const Index head_dim = q_rows / heads;
-  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
-         kv_heads * head_dim);
-  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
-         kv_heads);
-  const Index value_dim = v_rows / kv_heads;
-  demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
-         weights.k.weight.cols(), weights.v.weight.cols());
-  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
-         weights.o.weight.cols(), heads * value_dim);
-  const auto bias = [&](const projection<T>& of, const char* rule) {
-    demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
-  };
-  bias(weights.q, "the q bias must be empty or have the rows of its weight");
-  bias(weights.k, "the k bias must be empty or have the rows of its weight");
-  bias(weights.v, "the v bias must be empty or have the rows of its weight");
-  bias(weights.o, "the o bias must be empty or have the rows of its weight");
-  demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
-  demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
-  if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
-    ROPE_THROW(std::invalid_argument,
-               message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
-                       "finite, got ",
-                       options.norm_epsilon, " and ", options.norm_offset));
-  return {weights.q.weight.cols(),
-          weights.k.weight.cols(),
-          weights.o.weight.rows(),
-          heads,
-          kv_heads,
-          head_dim,
-          value_dim};
+/// The number of cells of a grid, checked to have axes, no negative extent and a size that fits memory.
+inline Index cells(const char* function, const std::vector<Index>& extents) {
+  if (extents.empty())
+    ROPE_THROW(std::invalid_argument, message(function, ": give one extent per axis, got none"));
+  for (const Index extent : extents)
+    if (extent < 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": an extent must not be negative, got ", extent));
+  const Index most =
+      (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
+  if (!product_fits(extents, most))
+    ROPE_THROW(std::length_error, message(function, ": the grid exceeds the address space"));
+  Index count = 1;
+  for (const Index extent : extents)
+    if (extent == 0) return 0;
+  for (const Index extent : extents) count *= extent;
+  return count;
 }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_MULTI_HEAD_WEIGHTS_HPP
+#endif  // ROPE_POSITIONS_DETAIL_GRID_CELLS_HPP
 
-/// One step of a decoder, appending and attending: what would fail in its second half is found before the
-/// first.
+/// Coordinates [rows, axes] of the patches of images and videos, for a frequency_table: integers or doubles,
+/// one row per token, axes in the order (height, width) or (time, height, width).
+///
+///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
+///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
+///
+/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it along
+/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
+
+/// Integer coordinates [rows, axes].
+using integer_coordinates = owned_array<std::int64_t>;
+
 namespace detail {
 
-/// The most tokens that are appended before they attend.
-template <class C>
-Index chunk_of(const kv_cache<C>& /*cache*/, Index tokens) {
-  return (std::max)(Index{1}, tokens);
-}
-template <class C>
-Index chunk_of(const ring_cache<C>& cache, Index /*tokens*/) {
-  return cache.policy().chunk;
+/// Row-major walk over a grid, the last axis fastest: coordinate a of cell (i_0, i_1, ...) is at(a, i_a).
+template <class Scalar, class At>
+owned_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
+  const Index rows = cells(function, extents);
+  owned_array<Scalar> grid(rows, static_cast<Index>(extents.size()));
+  Index repeat = rows;  // rows for which a coordinate stays
+  for (std::size_t a = 0; a < extents.size() && rows > 0; ++a) {
+    repeat /= extents[a];
+    for (Index r = 0; r < rows; ++r) grid(r, static_cast<Index>(a)) = at(a, r / repeat % extents[a]);
+  }
+  return grid;
 }
 
-/// The positions that the step reads from the table for row b.
-template <class C>
-position_range positions_read(const kv_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t next = cache.next_positions()[static_cast<std::size_t>(b)];
-  read.include(next);
-  read.include(advance(next, count - 1));
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b)) read.include(position);
-  return read;
-}
-template <class C>
-position_range positions_read(const ring_cache<C>& cache, Index b, Index count) {
-  position_range read;
-  const std::int64_t last = advance(cache.next_positions()[static_cast<std::size_t>(b)], count - 1);
-  if (cache.policy().positions == ring_positions::cache) {
-    read.include(0);
-    read.include((std::min)(last, std::int64_t{cache.policy().sinks} + cache.policy().window - 1));
-    return read;
-  }
-  read.include(last);
-  read.include(cache.next_positions()[static_cast<std::size_t>(b)]);
-  if (cache.storage() == key_storage::raw)
-    for (const std::int64_t position : cache.positions(b))
-      if (position != ring_cache<C>::no_position) read.include(position);
-  return read;
+/// A row or column of numbers as a column of double.
+template <class Derived>
+owned_array<double, 1> column_of(const Eigen::DenseBase<Derived>& list) {
+  return list.derived().template cast<double>();
 }
 
-/// Throws:  what append and attention would for `tokens` new tokens per row of a block with this shape, but
-/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
-template <class Layout, class Cache, class S>
-void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
-                Index tokens, const frequency_table<S>* table, const row_counts& counts) {
-  const char* function = "multi_head_attention";
-  if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
-      cache.value_dim() != shape.value_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": the cache must have [kv_heads, head_dim, value_dim] = [", shape.kv_heads,
-                       ", ", shape.head_dim, ", ", shape.value_dim, "], got [", cache.kv_heads(), ", ",
-                       cache.head_dim(), ", ", cache.value_dim(), "]"));
-  check_counts(function, counts, cache.batch(), tokens);
-  check_cache_options(function, cache, options);
-  Index keys = 0;
-  for (Index b = 0; b < cache.batch(); ++b)
-    keys = (std::max)(keys, cache.size(b) + count_of(b, tokens, counts));
-  check_options(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
-  if (table == nullptr) {
-    if (cache.storage() == key_storage::raw)
-      ROPE_THROW(std::invalid_argument, message(function, ": this cache stores raw keys, give the table"));
-    return;
-  }
-  if constexpr (pair_layout<Layout>) {
-    cache.template check_table<Layout>(*table);
-    for (Index b = 0; b < cache.batch(); ++b) {
-      const Index count = count_of(b, tokens, counts);
-      if (count == 0) continue;
-      check_rotation<Layout>(function, 1, count, shape.head_dim, *table,
-                             known_range{positions_read(cache, b, count)});
+inline void require_count(const char* function, Index count) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+}
+
+}  // namespace detail
+
+/// The integer coordinates of a grid in row-major order, the last axis fastest.
+///
+///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
+///
+/// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
+/// \param first    coordinate of the first cell of each axis; empty: 0
+///
+/// Throws:  std::invalid_argument, std::length_error; std::out_of_range if a coordinate exceeds 64 bits
+inline integer_coordinates grid_positions(const std::vector<Index>& extents,
+                                          const std::vector<std::int64_t>& first = {}) {
+  if (!first.empty() && first.size() != extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_positions: first must be empty or one per axis, ",
+                                                      extents.size(), ", got ", first.size()));
+  if (detail::cells("grid_positions", extents) > 0)
+    for (std::size_t a = 0; a < first.size(); ++a)
+      detail::position_sum("grid_positions", first[a], extents[a] - 1);
+  return detail::walk_grid<std::int64_t>(
+      "grid_positions", extents, [&](std::size_t a, Index i) { return (first.empty() ? 0 : first[a]) + i; });
+}
+
+/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
+/// (`meshgrid` with indexing 'ij').
+///
+/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
+///
+/// Throws:  std::length_error
+template <class... Axes>
+owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
+  static_assert(sizeof...(Axes) > 0, "grid_coordinates: give one vector of coordinates per axis");
+  static_assert((bool(Axes::IsVectorAtCompileTime) && ...), "grid_coordinates: an axis is an Eigen vector");
+  const owned_array<double, 1> lists[] = {detail::column_of(axes)...};
+  return detail::walk_grid<double>("grid_coordinates", {axes.size()...},
+                                   [&](std::size_t a, Index i) { return lists[a](i); });
+}
+
+/// The rows that the cells of a smaller grid have in a table of a larger one with the same origin: one table
+/// per model serves images of every size.
+///
+///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
+///
+///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
+///
+/// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
+///          too short
+/// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
+inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
+                                          const std::vector<Index>& table_extents) {
+  if (extents.size() != table_extents.size())
+    ROPE_THROW(std::invalid_argument, detail::message("grid_ids: both grids must have the same axes, got ",
+                                                      extents.size(), " and ", table_extents.size()));
+  for (std::size_t a = 0; a < extents.size(); ++a)
+    if (extents[a] > table_extents[a])
+      ROPE_THROW(std::out_of_range, detail::message("grid_ids: axis ", a, " of the table has ",
+                                                    table_extents[a], " cells, got ", extents[a]));
+  detail::cells("grid_ids", table_extents);
+  const integer_coordinates grid = grid_positions(extents);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(grid.rows()), 0);
+  for (Index r = 0; r < grid.rows(); ++r)
+    for (std::size_t a = 0; a < extents.size(); ++a) {
+      std::int64_t& id = ids[static_cast<std::size_t>(r)];
+      id = id * table_extents[a] + grid(r, static_cast<Index>(a));
     }
-  }
+  return ids;
 }
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_CACHE_STEP_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_MULTI_HEAD_PASS_HPP
-#define ROPE_DETAIL_MULTI_HEAD_PASS_HPP
-
-#include <algorithm>  // std::copy_n
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_HEAD_NORM_HPP
-#define ROPE_DETAIL_HEAD_NORM_HPP
-
-#include <algorithm>  // std::min
-#include <cmath>
-
-
-/// The root-mean-square norm that some models put on every head of q and k before the rotation.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+/// `count` coordinates from `first` to `last`, both included; one alone is `first`. They mirror exactly.
 ///
-/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4; Qwen 3 has offset 0, Gemma 3 offset 1
-template <class T>
-struct head_norm {
-  const T* weight;  // [head_dim], null: no norm
-  double epsilon;
-  double offset;
+/// Source:  `torch.linspace`; the pixel coordinates of lucidrains/rotary-embedding-torch and timm are [-1, 1]
+inline owned_array<double, 1> evenly_spaced(Index count, double first = -1, double last = 1) {
+  detail::require_count("evenly_spaced", count);
+  owned_array<double, 1> axis(count);
+  const double step = count > 1 ? (last - first) / static_cast<double>(count - 1) : 0;
+  for (Index i = 0; i < count; ++i)
+    axis(i) = 2 * i < count ? first + step * static_cast<double>(i)
+                            : last - step * static_cast<double>(count - 1 - i);
+  return axis;
+}
 
-  using channels = Eigen::Array<T, Eigen::Dynamic, 1>;
+/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
+///
+/// Source:  with (0, reference_extent), timm's `ref_feat_shape`
+inline owned_array<double, 1> evenly_spaced_before(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_before", count);
+  owned_array<double, 1> axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = first + (end - first) * static_cast<double>(i) / static_cast<double>(count);
+  return axis;
+}
 
-  auto gain(Index head_dim) const {
-    return Eigen::Map<const channels>(weight, head_dim) + static_cast<T>(offset);
-  }
-  T inverse_rms(const Eigen::Map<const channels>& x) const {
-    return 1 / std::sqrt(x.square().mean() + static_cast<T>(epsilon));
-  }
+/// The coordinates that diffusers gives `count` cells over the crop [first, end) of a base grid. They end at
+/// end (count - 1) / count, so that they are evenly_spaced_before only where first is 0.
+///
+///     first + (end (count - 1) / count - first) i / (count - 1)
+///
+/// Throws:    std::invalid_argument
+/// Accuracy:  in double; diffusers rounds every coordinate to float
+/// Source:    `grid_type` linspace of get_3d_rotary_pos_embed and get_2d_rotary_pos_embed of Hugging Face
+///            diffusers (CogVideoX, ConsisID, EasyAnimate, Hunyuan-DiT)
+inline owned_array<double, 1> evenly_spaced_in_crop(Index count, double first, double end) {
+  detail::require_count("evenly_spaced_in_crop", count);
+  if (count == 0) return {};
+  return evenly_spaced(count, first, end * static_cast<double>(count - 1) / static_cast<double>(count));
+}
 
-  /// Every head of x into y, of the same shape; y may be x.
-  template <class Threads>
-  void apply(const head_view<const T>& x, const head_view<T>& y, const Threads& threads) const {
-    if (weight == nullptr) return;
-    const Index bytes = x.size() * Index(sizeof(T));
-    parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
-      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
-        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
-        Eigen::Map<channels>(y.at(b, t, h), x.head_dim) = in * inverse_rms(in) * gain(x.head_dim);
+/// The positions of CogVideoX 1.0: (time, height, width) of frames * height * width tokens, row-major. The
+/// video is laid over the middle of the base grid, as large as its proportions allow. CogVideoX 1.5 counts
+/// cells instead: grid_positions.
+///
+///     time = frame;  height and width by evenly_spaced_in_crop over the cells that the video covers
+///
+/// \param base_height, base_width  positive; sample_height and sample_width of the model over its patch_size
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
+inline owned_array<double> cogvideox_positions(Index frames, Index height, Index width,
+                                               Index base_height = 30, Index base_width = 45) {
+  if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<double>(0, 3);
+  if (base_height <= 0 || base_width <= 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("cogvideox_positions: the base grid must be positive, got ", base_height,
+                               " and ", base_width));
+  const auto h = static_cast<double>(height), w = static_cast<double>(width),
+             most_h = static_cast<double>(base_height), most_w = static_cast<double>(base_width);
+  const bool tall = h / w > most_h / most_w;
+  const double covered_h = tall ? most_h : std::nearbyint(most_w / w * h),
+               covered_w = tall ? std::nearbyint(most_h / h * w) : most_w;
+  const double top = std::nearbyint((most_h - covered_h) / 2),
+               left = std::nearbyint((most_w - covered_w) / 2);
+  const owned_array<double, 1> rows = evenly_spaced_in_crop(height, top, top + covered_h),
+                               columns = evenly_spaced_in_crop(width, left, left + covered_w);
+  return detail::walk_grid<double>(
+      "cogvideox_positions", {frames, height, width}, [&](std::size_t axis, Index i) {
+        return axis == 0 ? static_cast<double>(i) : axis == 1 ? rows(i) : columns(i);
       });
-    });
-  }
+}
 
-  /// Replaces the gradient d by y with that by x, and writes that by the weight to d_weight where it is
-  /// given:
-  ///
-  ///     d_x = (g d - x mean(x g d) / rms^2) / rms,   d_weight = sum over heads of d x / rms
-  template <class Threads>
-  void apply_gradient(const head_view<const T>& x, const head_view<T>& d, T* d_weight,
-                      const Threads& threads) const {
-    if (weight == nullptr) return;
-    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
-    constexpr Index tokens_of_sum = 64;
-    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum;
-    T* partial = d_weight == nullptr ? nullptr : workspace<partial_sums, T>(sums * x.head_dim);
-    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
-    parallel_tasks(threads, sums, operations, [&](Index s) {
-      if (partial != nullptr) list(partial, s, x.head_dim).setZero();
-      const Index first = s * tokens_of_sum, last = (std::min)(first + tokens_of_sum, tokens);
-      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
-        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
-        Eigen::Map<channels> gradient(d.at(b, t, h), x.head_dim);
-        const T r = inverse_rms(in);
-        if (partial != nullptr) list(partial, s, x.head_dim) += gradient * in * r;
-        const T along = (in * gain(x.head_dim) * gradient).mean() * r * r;
-        gradient = (gain(x.head_dim) * gradient - in * along) * r;
-      });
-    });
-    if (d_weight == nullptr) return;
-    list(d_weight, 0, x.head_dim).setZero();
-    for (Index s = 0; s < sums; ++s) list(d_weight, 0, x.head_dim) += list(partial, s, x.head_dim);
-  }
+/// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
+///
+/// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
+inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
+  detail::require_count("cell_centres", count);
+  owned_array<double, 1> axis(count);
+  for (Index i = 0; i < count; ++i)
+    axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
+  return axis;
+}
 
- private:
-  struct partial_sums {};
+/// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
+///
+/// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
+inline std::int64_t centred_first(Index count) {
+  detail::require_count("centred_first", count);
+  const std::int64_t before = count - count / 2;
+  return -before;
+}
 
-  static Eigen::Map<channels> list(T* lists, Index i, Index length) { return {lists + i * length, length}; }
-
-  /// The heads of tokens [first, last) of the batch.
-  template <class Body>
-  static void for_each_head(const head_view<const T>& x, Index first, Index last, const Body& body) {
-    for (Index i = first; i < last; ++i)
-      for (Index h = 0; h < x.heads; ++h) body(i / x.tokens, i % x.tokens, h);
-  }
+/// What the centres of patches are divided by before they are mapped to [-1, 1].
+enum class patch_normalisation {
+  separate,  // height by height, width by width: the image fills the square
+  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
+  smallest   // both by the smaller extent
 };
 
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_HEAD_NORM_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_PROJECTION_PRODUCTS_HPP
-#define ROPE_DETAIL_PROJECTION_PRODUCTS_HPP
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TILE_PRODUCT_HPP
-#define ROPE_DETAIL_TILE_PRODUCT_HPP
-
-#include <algorithm>  // std::min, std::copy_n, std::fill_n
-#include <cstddef>
-#include <numeric>    // std::lcm
-#include <type_traits>
-
-
-/// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
-/// packed operands from an allocator, and under a name, that translation units of other instruction sets
-/// share, and then finds them packed or aligned for another one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
-template <class A>
-struct operand {
-  const A* data;
-  Index row_stride, col_stride;
-
-  /// The operand from that element on.
-  operand from(Index r, Index c) const {
-    return {data + r * row_stride + c * col_stride, row_stride, col_stride};
-  }
-};
-
-/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
-/// panels of a tile in a core's own.
-inline constexpr Index terms_at_once = 256;
-
-/// Rows that are packed together: whole strips and whole packets.
-template <class A>
-inline constexpr Index rows_at_once = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
-
-/// out[r * stride + n] = sum_d strip[d * rows_at_once + r] * panel[d * width + n], or += if `add`, for one
-/// strip of rows and one panel.
-template <class A>
-EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index terms, bool add, A* out,
-                                      Index stride) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
-  for (Index d = 0; d < terms; ++d)
-    sums.multiply_add_row(strip + d * rows_at_once<A>, 1, panel + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    const P sum = sums.sum[r * shape::packets + n];
-    A* to = out + r * stride + n * lanes<P>;
-    store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
+/// The centres of patches, [height * width, 2], row-major.
+///
+///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
+///
+/// Throws:  std::invalid_argument, std::length_error
+/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
+inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
+  const std::vector<Index> extents = {height, width};
+  const Index larger = height > width ? height : width, smaller = height > width ? width : height;
+  return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
+    const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
+                         : normalisation == patch_normalisation::largest ? larger
+                                                                         : smaller;
+    return static_cast<double>(2 * i + 1) / static_cast<double>(extent) - 1;
   });
 }
 
-/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
-template <class A>
-void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
-                   Index cols) {
-  using shape = panel_shape<A>;
-  A whole[std::size_t(shape::rows * shape::width)];
-  multiply_panel(strip, panel, terms, false, whole, shape::width);
-  for (Index r = 0; r < rows; ++r)
-    for (Index c = 0; c < cols; ++c) {
-      A& to = out[r * stride + c];
-      to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
-    }
-}
-
-/// packed[d * rows_at_once + r] = a(r, d), zero for r from `rows` on.
-template <class A>
-void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
-  constexpr Index all = rows_at_once<A>;
-  if (a.col_stride == 1) return pack_transposed(a.data, a.row_stride, rows, all, terms, packed, all);
-  for (Index d = 0; d < terms; ++d) {
-    std::copy_n(a.data + d * a.col_stride, rows, packed + d * all);
-    std::fill_n(packed + d * all + rows, all - rows, A(0));
-  }
-}
-
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
-template <class A>
-void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
-  constexpr Index width = panel_shape<A>::width;
-  if (b.col_stride == 1) {
-    for (Index d = 0; d < terms; ++d)
-      pack_row(b.data + d * b.row_stride, cols, packed + d * width, terms * width);
-  } else {
-    for (Index c = 0; c < cols; c += width)
-      pack_transposed(b.data + c * b.col_stride, b.col_stride, (std::min)(width, cols - c), width, terms,
-                      packed + c * terms, width);
-  }
-}
-
-/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_at_once terms and then added.
-template <class A>
-void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
-                   A* out, Index stride) {
-  using shape = panel_shape<A>;
-  constexpr Index strip_rows = shape::rows, width = shape::width, block = rows_at_once<A>;
-  if (depth == 0 && !add)
-    for (Index r = 0; r < rows; ++r) std::fill_n(out + r * stride, cols, A(0));
-  struct product_numbers {};
-  const Index most = (std::min)(depth, terms_at_once);
-  A* const strips = workspace<product_numbers, A>(most * (block + shape::padded(cols)));
-  A* const panels = strips + most * block;
-  for (Index first = 0; first < depth; first += terms_at_once) {
-    const Index terms = (std::min)(terms_at_once, depth - first);
-    const bool adds = add || first > 0;
-    pack_panels(b.from(first, 0), terms, cols, panels);
-    for (Index r = 0; r < rows; r += block) {
-      const Index packed = (std::min)(block, rows - r);
-      pack_rows(a.from(r, first), packed, terms, strips);
-      for (Index s = 0; s < packed; s += strip_rows)
-        for (Index c = 0; c < cols; c += width) {
-          const Index here = (std::min)(strip_rows, packed - s), there = (std::min)(width, cols - c);
-          A* const to = out + (r + s) * stride + c;
-          if (here == strip_rows && there == width)
-            multiply_panel(strips + s, panels + c * terms, terms, adds, to, stride);
-          else
-            multiply_edge(strips + s, panels + c * terms, terms, adds, to, stride, here, there);
-        }
-    }
-  }
-}
-
-/// Tokens and rows of a weight whose products of one another are formed at once.
-template <int tokens>
-inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
-
-/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
-/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
-template <int tokens, class A>
-EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
-                                    Index cols, A* out, Index out_stride) {
-  using P = packet<A>;
-  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += beside) {
-    const A* weights[std::size_t(beside)];
-    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
-    P sums[std::size_t(tokens)][std::size_t(beside)];
-    for (auto& of_token : sums)
-      for (P& sum : of_token) sum = fill<P>(A(0));
-    Index d = 0;
-    for (; d + L <= depth; d += L) {
-      P numbers[std::size_t(tokens)];
-      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
-      for (int i = 0; i < beside; ++i) {
-        const P weight = load<P>(weights[i] + d);
-        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
-      }
-    }
-    for (int t = 0; t < tokens; ++t)
-      for (int i = 0; i < beside && c + i < cols; ++i) {
-        A sum = sum_of_lanes(sums[t][i]);
-        for (Index rest = d; rest < depth; ++rest)
-          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
-        out[t * out_stride + c + i] = sum;
-      }
-  }
-}
-
-/// The same for any number of tokens: faster than packing for few.
-template <class A>
-void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
-                  Index cols, A* out, Index out_stride) {
-  constexpr int at_once = registers >= 32 ? 4 : 2;
-  // A few weights stay in the nearest cache while all tokens meet them.
-  constexpr Index weights_at_once = 8;
-  for (Index c = 0; c < cols; c += weights_at_once) {
-    const Index here = (std::min)(weights_at_once, cols - c);
-    Index t = 0;
-    const auto run = [&]<int count>(std::integral_constant<int, count>) {
-      for (; t + count <= tokens; t += count)
-        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
-                            out + t * out_stride + c, out_stride);
-    };
-    run(std::integral_constant<int, at_once>{});
-    run(std::integral_constant<int, 2>{});
-    run(std::integral_constant<int, 1>{});
-  }
-}
-
-}  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_DETAIL_TILE_PRODUCT_HPP
+#endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TILED_PRODUCT_HPP
-#define ROPE_DETAIL_TILED_PRODUCT_HPP
-
-#include <algorithm>  // std::min
-
-
-/// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-/// that the bits do not depend on how many threads there are.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Rows [row, row + rows) and columns [col, col + cols) of a result.
-struct tile {
-  Index row, rows, col, cols;
-};
-
-/// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
-class tiles {
- public:
-  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
-      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
-
-  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
-  Index elements() const { return rows_ * cols_; }
-  tile operator[](Index i) const {
-    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
-    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
-  }
-
- private:
-  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
-
-  Index rows_, cols_, tile_rows_, tile_cols_;
-};
-
-/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
-/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
-/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
-inline tiles token_tiles(Index tokens, Index cols) {
-  return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
-}
-
-/// The tiles of a sum over tokens, the gradient by a weight.
-inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
-
-/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
-template <class Run>
-struct product {
-  tiles result;
-  Index depth;
-  Run run;
-
-  Index operations() const { return 2 * depth * result.elements(); }
-};
-template <class Run>
-product(tiles, Index, Run) -> product<Run>;
-
-/// Runs products that do not need each other, side by side.
-template <class Threads, class... Run>
-void run_products(const Threads& threads, const product<Run>&... products) {
-  const Index tasks = (products.result.count() + ...);
-  if (tasks == 0) return;
-  parallel_tasks(threads, tasks, (products.operations() + ...) / tasks, [&](Index task) {
-    const auto runs = [&task](const auto& product) {
-      const bool here = task >= 0 && task < product.result.count();
-      if (here) product.run(product.result[task]);
-      task -= product.result.count();
-      return here;
-    };
-    (void)(runs(products) || ...);
-  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_TILED_PRODUCT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_DETAIL_TOKEN_VIEW_HPP
-#define ROPE_DETAIL_TOKEN_VIEW_HPP
-
-#include <type_traits>
-
-
-/// Tokens as a block takes them: rows of a matrix in the caller's memory.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
-/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
-///
-/// \tparam T  float or double, const where it is only read
-template <class T>
-class token_view {
- public:
-  token_view(T* data, Index rows, Index cols, Index stride)
-      : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
-
-  template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression>
-  token_view(Matrix&& matrix)
-      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
-        rows_(matrix.rows()),
-        cols_(matrix.cols()),
-        stride_(matrix.outerStride()) {
-    static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
-                  "multi_head_attention: tokens are of the type of the block, float or double");
-    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
-                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
-                      int(Expression::InnerStrideAtCompileTime) == 1,
-                  "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
-    constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
-    static_assert(std::is_const_v<T> ||
-                      (bool(Expression::Flags & Eigen::LvalueBit) &&
-                       (!owns || (std::is_lvalue_reference_v<Matrix> &&
-                                  !std::is_const_v<std::remove_reference_t<Matrix>>))),
-                  "multi_head_attention: the output is read-only");
-  }
-
-  operator token_view<const T>() const
-  requires(!std::is_const_v<T>)
-  { return {data_, rows_, cols_, stride_}; }
-
-  T* data() const { return data_; }
-  Index rows() const { return rows_; }
-  Index cols() const { return cols_; }
-  Index size() const { return rows_ * cols_; }
-  /// Numbers from one row to the next.
-  Index stride() const { return stride_; }
-
- private:
-  T* data_;
-  Index rows_, cols_, stride_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_TOKEN_VIEW_HPP
-
-/// The products of a linear layer, forward and backward, ready to be run tile by tile.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Tokens [batch * tokens, dim] as a caller gives them.
-template <class T>
-using token_ref = token_view<const T>;
-template <class T>
-using writable_token_ref = token_view<T>;
-
-/// A map of n numbers, to be added to.
-template <class T>
-Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
-  return {data, n};
-}
-template <class T>
-Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Index n) {
-  return {data, n};
-}
-
-/// y = x W^T + b.
-///
-/// Requires:  what is given lives until the product has run. The same holds below
-template <class T>
-auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
-  const auto run = [x, &by, y](const tile& at) {
-    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
-    // passes over a tile that stays in the cache.
-    constexpr Index few_tokens = 32;
-    const Index depth = x.cols(), w_stride = by.weight.outerStride();
-    const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
-    T* const out = y.data() + at.row * y.stride() + at.col;
-    if (x.rows() <= few_tokens)
-      multiply_few(at.rows, tokens, x.stride(), weight, w_stride, depth, at.cols, out, y.stride());
-    else
-      multiply_tile<T>({tokens, x.stride(), 1}, {weight, 1, w_stride}, at.rows, depth, at.cols, false, out,
-                       y.stride());
-    if (by.bias.size() > 0)
-      for (Index t = 0; t < at.rows; ++t)
-        numbers(out + t * y.stride(), at.cols) += numbers(by.bias.data() + at.col, at.cols);
-  };
-  return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
-}
-
-/// d_y and the weight W of a projection: its tokens have the gradient d_y W.
-template <class T>
-struct projected_back {
-  token_ref<T> d_y;
-  const projection<const T>& by;
-
-  void write(const tile& at, bool add, const writable_token_ref<T>& d_x) const {
-    const Index w_stride = by.weight.outerStride();
-    multiply_tile<T>({d_y.data() + at.row * d_y.stride(), d_y.stride(), 1},
-                     {by.weight.data() + at.col, w_stride, 1}, at.rows, d_y.cols(), at.cols, add,
-                     d_x.data() + at.row * d_x.stride() + at.col, d_x.stride());
-  }
-};
-
-/// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
-template <class T, class... More>
-auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
-                        const More&... more) {
-  const auto run = [d_x, &first, &more...](const tile& at) {
-    first.write(at, false, d_x);
-    (more.write(at, true, d_x), ...);
-  };
-  return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
-}
-
-/// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
-template <class T>
-auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
-  const auto run = [x, d_y, &d](const tile& at) {
-    const T* const by = d_y.data() + at.row;
-    if (d.weight.size() > 0) {
-      const Index stride = d.weight.outerStride();
-      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
-      multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
-                       false, to, stride);
-    }
-    if (d.bias.size() > 0 && at.col == 0) {
-      auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
-      sums.setZero();
-      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
-    }
-  };
-  const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
-  return product{weight_tiles(d_y.cols(), cols), d_y.rows(), run};
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_PROJECTION_PRODUCTS_HPP
-
-/// The steps of an attention block that its forward and its backward pass share.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The purposes that a block has scratch for, the same whatever runs it.
-struct block_scratch {
-  struct queries;
-  struct keys;
-  struct values;
-  struct attended;
-  struct counts;
-  struct log_sums;
-  // of the backward pass
-  struct turned_queries;
-  struct turned_keys;
-  struct d_attended;
-  struct d_queries;
-  struct d_keys;
-  struct d_values;
-};
-
-/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
-/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
-struct log_sums_of_part {
-  std::span<double> all;
-  Index batch, queries, heads, first, count;
-
-  std::span<double> span() const {
-    if (all.empty()) return {};
-    const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
-    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
-  }
-  /// Brings what was written to `part`, the result of span(), to its place.
-  void put_back(std::span<const double> part) const {
-    if (all.empty() || in_place()) return;
-    for (Index b = 0; b < batch; ++b)
-      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
-  }
-
- private:
-  bool in_place() const { return batch <= 1 || count == queries; }
-};
-
-/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
-template <class T>
-token_view<T> as_rows(const head_view<T>& heads) {
-  const Index numbers = heads.heads * heads.head_dim;
-  return {heads.data, heads.batch * heads.tokens, numbers, numbers};
-}
-
-/// A block in pieces, each with scratch of its own.
-template <class T>
-struct block_pass {
-  const multi_head_weights<T>& weights;
-  const multi_head_options& options;
-  const multi_head_shape& shape;
-
-  static void demand(bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
-  }
-  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
-  template <class Out>
-  void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
-    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
-           context.cols(), shape.context_dim);
-    demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
-  }
-  static Index tokens_per_row(const token_ref<T>& x, Index batch) {
-    demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be batch * tokens", x.rows(), batch);
-    return batch == 0 ? 0 : x.rows() / batch;
-  }
-  /// What can be wrong with positions, before the first product.
-  template <class Rotation>
-  void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
-                       Index batch) const {
-    rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
-  }
-  /// What can be wrong with the options of attention once the tokens are known, before the first product.
-  template <class Rotation>
-  void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
-                       const token_ref<T>& context, Index batch) const {
-    check_options(
-        "multi_head_attention", attention,
-        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
-    rotation.check_options(attention);
-  }
-
-  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
-  /// purpose on the thread.
-  template <class Purpose>
-  static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
-    return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
-                head_dim);
-  }
-  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
-  struct projected_heads {
-    head_view<T> q, k, v;
-  };
-  template <class Threads>
-  projected_heads project(const token_ref<T>& x, const token_ref<T>& context, Index batch,
-                          const Threads& threads) const {
-    const projected_heads to = {
-        scratch_heads<block_scratch::queries>(x.rows(), batch, shape.heads, shape.head_dim),
-        scratch_heads<block_scratch::keys>(context.rows(), batch, shape.kv_heads, shape.head_dim),
-        scratch_heads<block_scratch::values>(context.rows(), batch, shape.kv_heads, shape.value_dim)};
-    run_products(threads, projected<T>(x, weights.q, as_rows(to.q)),
-                 projected<T>(context, weights.k, as_rows(to.k)),
-                 projected<T>(context, weights.v, as_rows(to.v)));
-    return to;
-  }
-  head_norm<T> q_norm() const { return norm(weights.q_norm); }
-  head_norm<T> k_norm() const { return norm(weights.k_norm); }
-
- private:
-  head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
-    return {weight.size() == 0 ? nullptr : weight.data(), options.norm_epsilon, options.norm_offset};
-  }
-};
-
-/// Whether positions fall into segments that must not see each other.
-template <class P>
-inline constexpr bool is_segmented = false;
-template <class Integer>
-inline constexpr bool is_segmented<segments<Integer>> = true;
-
-/// Queries and keys that are not rotated.
-struct block_without_rotation {
-  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
-  template <class T, class Threads>
-  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
-                       const Threads& /*threads*/) const {}
-
-  void check_options(const attention_options& /*options*/) const {}
-
-  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
-  /// queries or of keys.
-  Index segment_count() const { return 1; }
-  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-};
-
-/// Queries and keys that are rotated by one table, at positions of their own.
-template <class Layout, class S, class PQ, class PK>
-struct block_rotation {
-  const frequency_table<S>& table;
-  kept_positions<PQ> query_positions;
-  kept_positions<PK> key_positions;
-
-  static_assert(pair_layout<Layout>,
-                "multi_head_attention: name the pairing of the channels to rotate, "
-                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-  static_assert(
-      position_form<PQ> && position_form<PK>,
-      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
-  static_assert(is_segmented<PQ> == is_segmented<PK>,
-                "multi_head_attention: queries and keys are both in segments or neither is");
-
-  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
-    if constexpr (is_segmented<PQ>)
-      if (query_positions.offsets.size() != key_positions.offsets.size())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: queries and keys must have the same segments, got ",
-                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
-  }
-  /// Throws:  std::invalid_argument if the options place tokens that segments place
-  void check_options(const attention_options& options) const {
-    if constexpr (is_segmented<PQ>)
-      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-          !options.query_offsets.empty())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
-                           "the options must not list positions, key_counts or offsets"));
-  }
-  template <class T, class Threads>
-  void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
-    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
-    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens), threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    rotate_gradient<Layout>(d_q, table, query_positions, threads);
-    rotate_gradient<Layout>(d_k, table, key_positions, threads);
-  }
-
-  Index segment_count() const {
-    if constexpr (is_segmented<PQ>)
-      return query_positions.offsets.size() - 1;
-    else
-      return 1;
-  }
-  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
-  attention_options options_of(attention_options options, Index segment) const {
-    if constexpr (is_segmented<PQ>) {
-      options.bias = scores_of(options.bias, segment);
-      options.mask = scores_of(options.mask, segment);
-    }
-    return options;
-  }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, query_positions, segment);
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, key_positions, segment);
-  }
-
- private:
-  template <class X>
-  score_view<X> scores_of(score_view<X> x, Index segment) const {
-    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
-      if (!x || extent == 1) return;
-      const auto first = static_cast<Index>(offsets[segment]);
-      x.data += first * stride;
-      extent = static_cast<Index>(offsets[segment + 1]) - first;
-    };
-    cut(x.queries, x.query_stride, query_positions.offsets);
-    cut(x.keys, x.key_stride, key_positions.offsets);
-    return x;
-  }
-  template <class T, class P>
-  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
-    if constexpr (is_segmented<P>) {
-      const auto first = static_cast<Index>(positions.offsets[segment]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
-    } else {
-      return x;
-    }
-  }
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_DETAIL_MULTI_HEAD_PASS_HPP
-
-/// The attention block of a transformer.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
-/// projects the result.
-///
-///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
-///     out = attention(q, k, v) Wo^T + bo
-///
-///     multi_head_attention<float, half_split> block(weights, {.heads = 32, .kv_heads = 8});
-///     block.forward(prompt, cache, out, table);
-///     block.forward(token, cache, out, table);
-///
-/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
-/// they are never copied.
-///
-/// \tparam T       float or double
-/// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
-///
-/// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
-///
-///     block.forward(token, cache, out, table, {}, pool);
-///
-/// The options of attention are those of every call: a bias, a mask and lists have the extents of the whole
-/// call, of all its segments too. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
-///
-/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
-///            unless its options have a log_sum_exp to write to
-/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch (scratch.hpp)
-/// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
-///            `Gemma3Attention` of Hugging Face transformers
-template <class T, class Layout = detail::unnamed_layout>
-class multi_head_attention {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
-                "multi_head_attention: T is float or double; a cache may store half or bfloat16");
-
- public:
-  using tokens = detail::token_ref<T>;
-  using writable_tokens = detail::writable_token_ref<T>;
-
-  /// Throws:  std::invalid_argument if the weights do not fit each other or the options
-  multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
-      : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
-    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
-    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
-    numbers.query_offsets = numbers.key_offsets = {};
-    numbers.bias = {};
-    numbers.mask = {};
-    numbers.log_sum_exp = {};
-    detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
-    detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
-  }
-
-  const multi_head_weights<T>& weights() const { return weights_; }
-  const multi_head_options& options() const { return options_; }
-  const multi_head_shape& shape() const { return shape_; }
-
-  /// Self-attention without rotation.
-  ///
-  /// \param x    [batch * tokens, model_dim]
-  /// \param out  [batch * tokens, out_dim]
-  ///
-  /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
-  template <parallel_executor Threads = this_thread>
-  void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
-  }
-
-  /// Self-attention with rotation.
-  ///
-  /// \param positions  as in `rotate`. Tokens in different `segments` do not see each other; otherwise the
-  ///                   causal mask goes by the order of tokens
-  ///
-  /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <class S, class P = std::int64_t, parallel_executor Threads = this_thread>
-  void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
-               const P& positions = P{}, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, S, P, P>{table, positions, positions}, threads);
-  }
-
-  /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
-  /// positions the cache gives them.
-  ///
-  /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
-  ///                any number of tokens, chunk by chunk
-  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
-  ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged
-  template <class Cache, parallel_executor Threads = this_thread>
-  requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
-               const Threads& threads = {}) const {
-    attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
-  }
-  template <class Cache, class S, parallel_executor Threads = this_thread>
-  requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
-               const detail::row_counts& counts = {}, const Threads& threads = {}) const {
-    static_assert(pair_layout<Layout>,
-                  "multi_head_attention: name the pairing of the channels to rotate, "
-                  "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    attend_to_cache<S>(x, cache, out, &table, counts, threads);
-  }
-
-  /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
-  ///
-  /// \param x        [batch * queries, model_dim]
-  /// \param context  [batch * keys, context_dim]
-  /// \param out      [batch * queries, out_dim]
-  template <parallel_executor Threads = this_thread>
-  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
-             const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
-  }
-
-  /// Cross-attention with rotation: queries and keys have positions of their own.
-  ///
-  /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
-  template <class S, class PQ, class PK, parallel_executor Threads = this_thread>
-  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
-             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions,
-             const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions}, threads);
-  }
-
-  /// The options of cross-attention: every key is visible.
-  attention_options all_visible() const {
-    attention_options options = options_.attention;
-    options.causal = false;
-    options.window = 0;
-    options.sinks = 0;
-    return options;
-  }
-
- private:
-  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
-
-  /// Projected and normalised heads, and room for the attended ones, in scratch.
-  struct block_heads {
-    head_view<T> q, k, v, attended;
-  };
-  template <class Threads>
-  block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
-    const auto [q, k, v] = pass().project(x, context, batch, threads);
-    pass().q_norm().apply(q, q, threads);
-    pass().k_norm().apply(k, k, threads);
-    return {q, k, v,
-            pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
-                                                                           shape_.value_dim)};
-  }
-  template <class Threads>
-  void project_back(const head_view<T>& attended, writable_tokens& out, const Threads& threads) const {
-    detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
-  }
-
-  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
-  /// to their place among those of all queries.
-  template <class Run>
-  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
-                          const Run& run) {
-    const head_view<T>& q = heads.q;
-    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
-    options.log_sum_exp = sums.span();
-    run(options);
-    sums.put_back(options.log_sum_exp);
-  }
-
-  template <class Rotation, class Threads>
-  void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
-              const attention_options& options, const Rotation& rotation, const Threads& threads) const {
-    pass().check_call(x, context, out);
-    pass().check_positions(rotation, x, context, batch);
-    pass().check_attention(rotation, options, x, context, batch);
-    const block_heads heads = project(x, context, batch, threads);
-    rotation.apply(heads.q, heads.k, threads);
-    Index first = 0;
-    for (Index s = 0; s < rotation.segment_count(); ++s) {
-      const head_view<T> q = rotation.query_tokens(heads.q, s);
-      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
-        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
-                  rotation.query_tokens(heads.attended, s), part, threads);
-      });
-      first += q.tokens;
-    }
-    project_back(heads.attended, out, threads);
-  }
-
-  template <class S, class Cache, class Threads>
-  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
-                       const detail::row_counts& counts, const Threads& threads) const {
-    pass().check_call(x, x, out);
-    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
-    detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
-    const block_heads heads = project(x, x, batch, threads);
-    const Index chunk = detail::chunk_of(cache, count);
-    Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
-    for (Index first = 0; first < count; first += chunk) {
-      const Index size = (std::min)(chunk, count - first);
-      for (Index b = 0; b < batch; ++b)
-        now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const detail::row_counts taken =
-          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
-                         v = heads.v.token_range(first, size),
-                         result = heads.attended.token_range(first, size);
-      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
-        if (table == nullptr) {
-          cache.append(k, v, taken);
-          attention(q, cache, result, part, taken, threads);
-        } else if constexpr (pair_layout<Layout>) {
-          if (cache.storage() == key_storage::raw)
-            cache.append(k, v, taken);
-          else
-            cache.template append<Layout>(k, v, *table, taken);
-          attention<Layout>(q, cache, result, *table, part, taken, threads);
-        }
-      });
-    }
-    project_back(heads.attended, out, threads);
-  }
-
-  multi_head_weights<T> weights_;
-  multi_head_options options_;
-  multi_head_shape shape_;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MULTI_HEAD_ATTENTION_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
-#define ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>  // std::type_identity_t
-
-
-/// The backward pass of an attention block.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
-/// given, and left out where it is empty.
-template <class T>
-struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;
-
-  /// By the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and values, in
-  /// cross-attention through the queries.
-  token_map x{nullptr, 0, 0};
-  /// By the context of cross-attention, [batch * keys, context_dim].
-  token_map context{nullptr, 0, 0};
-  multi_head_parameters<T> weights = {};
-  /// By learned sink logits and a bias among the attention options; not with more than one segment.
-  option_gradients options = {};
-};
-
-namespace detail {
-
-template <class T, class Layout, class Rotation, class Threads>
-class block_gradient {
- public:
-  block_gradient(const multi_head_attention<T, Layout>& block, const token_ref<T>& x,
-                 const token_ref<T>& context, Index batch, const token_ref<T>& d_out,
-                 const multi_head_gradients<T>& gradients, bool self, const attention_options& options,
-                 const Rotation& rotation, const Threads& threads)
-      : pass_{block.weights(), block.options(), block.shape()},
-        x_(x),
-        context_(context),
-        batch_(batch),
-        d_out_(d_out),
-        gradients_(gradients),
-        self_(self),
-        options_(without_report(options)),
-        rotation_(rotation),
-        threads_(threads) {
-    check_call();
-  }
-
-  void run() {
-    const multi_head_weights<T>& weights = pass_.weights;
-    const multi_head_shape& shape = pass_.shape;
-    const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
-    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
-                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
-    rotation_.apply(q, k, threads_);
-
-    const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
-                       d_heads = like<scratch::d_attended>(q, shape.value_dim);
-    run_products(threads_, gradient_by_tokens<T>(as_rows(d_heads), projected_back<T>{d_out_, weights.o}));
-    const head_view<T> d_q = like<scratch::d_queries>(q, shape.head_dim),
-                       d_k = like<scratch::d_keys>(k, shape.head_dim),
-                       d_v = like<scratch::d_values>(v, shape.value_dim);
-    for (Index s = 0; s < rotation_.segment_count(); ++s)
-      attend_back(s, q, k, v, out, d_heads, d_q, d_k, d_v);
-    rotation_.apply_transpose(d_q, d_k, threads_);
-
-    const multi_head_parameters<T>& d = gradients_.weights;
-    by_norm(d.q_norm, pass_.q_norm(), q_before, d_q);
-    by_norm(d.k_norm, pass_.k_norm(), k_before, d_k);
-    const projected_back<T> by_q = {as_rows(d_q), weights.q}, by_k = {as_rows(d_k), weights.k},
-                            by_v = {as_rows(d_v), weights.v};
-    run_products(threads_, gradient_by_projection<T>(as_rows(out), d_out_, d.o),
-                 gradient_by_projection<T>(x_, as_rows(d_q), d.q),
-                 gradient_by_projection<T>(context_, as_rows(d_k), d.k),
-                 gradient_by_projection<T>(context_, as_rows(d_v), d.v));
-    const token_map &d_x = gradients_.x, &d_context = gradients_.context;
-    if (self_)
-      run_products(threads_, gradient_by_tokens<T>(d_x, by_q, by_k, by_v));
-    else
-      run_products(threads_, gradient_by_tokens<T>(d_x, by_q), gradient_by_tokens<T>(d_context, by_k, by_v));
-  }
-
- private:
-  using token_map = typename multi_head_gradients<T>::token_map;
-  using scratch = block_scratch;
-
-  template <class Map, class Of>
-  static void check_shape(const char* name, const Map& given, const Of& of) {
-    if (given.size() > 0 && of.size() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
-                         " is, got [", given.rows(), ", ", given.cols(), "]"));
-    if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
-                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
-  }
-  void check_call() const {
-    pass_.check_call(x_, context_, d_out_);
-    pass_.check_positions(rotation_, x_, context_, batch_);
-    pass_.check_attention(rotation_, options_, x_, context_, batch_);
-    const multi_head_parameters<T>& d = gradients_.weights;
-    const auto linear = [](const char* weight, const char* bias, const projection<T>& given,
-                           const projection<const T>& of) {
-      check_shape(weight, given.weight, of.weight);
-      check_shape(bias, given.bias, of.bias);
-    };
-    linear("the q weight", "the q bias", d.q, pass_.weights.q);
-    linear("the k weight", "the k bias", d.k, pass_.weights.k);
-    linear("the v weight", "the v bias", d.v, pass_.weights.v);
-    linear("the o weight", "the o bias", d.o, pass_.weights.o);
-    check_shape("q_norm", d.q_norm, pass_.weights.q_norm);
-    check_shape("k_norm", d.k_norm, pass_.weights.k_norm);
-    check_shape("x", gradients_.x, x_);
-    check_shape("the context", gradients_.context, context_);
-    if (self_ && gradients_.context.size() > 0)
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: self-attention has no context, got memory for ",
-                         gradients_.context.rows(), " of its tokens"));
-    if (rotation_.segment_count() > 1 &&
-        (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
-                         rotation_.segment_count()));
-  }
-
-  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
-  static attention_options without_report(attention_options options) {
-    options.log_sum_exp = {};
-    return options;
-  }
-  template <class Purpose>
-  head_view<T> like(const head_view<T>& x, Index head_dim) const {
-    return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
-  }
-  /// A copy of the heads after their norm; what is before it is needed again.
-  template <class Purpose>
-  head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
-    if (norm.weight == nullptr) return x;
-    const head_view<T> y = like<Purpose>(x, x.head_dim);
-    norm.apply(x, y, threads_);
-    return y;
-  }
-
-  /// Forward and backward through the attention of one segment.
-  void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
-                   const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
-                   const head_view<T>& d_k, const head_view<T>& d_v) const {
-    const auto of_queries = [&](const head_view<T>& x) { return rotation_.query_tokens(x, s); };
-    const auto of_keys = [&](const head_view<T>& x) { return rotation_.key_tokens(x, s); };
-    const head_view<T> asking = of_queries(q);
-    const Index sums = asking.batch * asking.tokens * asking.heads;
-    attention_options options = rotation_.options_of(options_, s);
-    options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
-    attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
-    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
-                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
-  }
-
-  /// Turns the gradient by normalised heads into that by the heads before.
-  template <class Map>
-  void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
-               const head_view<T>& d) const {
-    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
-  }
-
-  block_pass<T> pass_;
-  const token_ref<T>&x_, &context_;
-  Index batch_;
-  const token_ref<T>& d_out_;
-  const multi_head_gradients<T>& gradients_;
-  bool self_;
-  attention_options options_;
-  const Rotation& rotation_;
-  const Threads& threads_;
-};
-
-}  // namespace detail
-
-/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
-///
-///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
-///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
-///         .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
-///
-/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
-///
-/// \param x          [batch * tokens, model_dim], as in the forward pass
-/// \param d_out      [batch * tokens, out_dim]
-/// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
-///                   out
-///
-/// \param threads    the caller's threads, see parallel.hpp; the bits do not depend on them
-///
-/// Requires:  the gradients share no element with each other or with an input
-/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
-///            (scratch.hpp).
-///            Every step runs on all threads
-/// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
-template <class T, class Layout, parallel_executor Threads = this_thread>
-void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
-                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
-                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
-                                   const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
-      .run();
-}
-
-/// The same for `block.forward(x, batch, out, table, positions)`.
-template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
-void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
-                                   const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
-                                   const std::type_identity_t<detail::token_ref<T>>& d_out,
-                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
-      .run();
-}
-
-/// The same for `block.cross(x, context, batch, out)`.
-template <class T, class Layout, parallel_executor Threads = this_thread>
-void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
-                              const std::type_identity_t<detail::token_ref<T>>& x,
-                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
-                              const std::type_identity_t<detail::token_ref<T>>& d_out,
-                              const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
-  const detail::block_without_rotation rotation;
-  detail::block_gradient<T, Layout, detail::block_without_rotation, Threads>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
-      .run();
-}
-
-/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
-template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
-void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
-                              const std::type_identity_t<detail::token_ref<T>>& x,
-                              const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
-                              const std::type_identity_t<detail::token_ref<T>>& d_out,
-                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
-                              const PQ& query_positions, const PK& key_positions,
-                              const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
-      block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
-      .run();
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MULTI_HEAD_ATTENTION_GRADIENT_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MULTIMODAL_POSITIONS_HPP
-#define ROPE_MULTIMODAL_POSITIONS_HPP
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 
 #include <algorithm>  // std::max
 #include <bit>        // std::bit_cast
@@ -16507,10 +16533,382 @@ inline prompt_positions<double> video_rope_positions(const std::vector<prompt_ru
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_MULTIMODAL_POSITIONS_HPP
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_PERMUTE_HPP
-#define ROPE_PERMUTE_HPP
+#ifndef ROPE_POSITIONS_POSITION_MAPS_HPP
+#define ROPE_POSITIONS_POSITION_MAPS_HPP
+
+#include <algorithm>  // std::min
+#include <concepts>   // std::same_as
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
+/// range a model was trained on, by position ids alone. A rule is a map of distances,
+///
+///     distance(p, k), at which a query at position p meets a key at k <= p,
+///
+/// with the ids whose rotations produce it. Two ways to attend under a rule:
+///
+///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
+///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
+///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
+///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
+///     exponential (tests/attention/laws/position_maps_prefill.test.cpp).
+///
+/// A table of positions 0 .. p serves both.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
+/// two parts meet at the window.
+///
+///     distance = p - k                                                          p - k < window
+///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
+///
+/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
+/// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
+struct self_extend {
+  std::int64_t group;
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// ReRoPE: no key is farther than `window`.
+///
+///     distance = min(p - k, window)
+///
+/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+///
+/// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
+/// Source:  Su 2023, https://github.com/bojone/rerope
+struct rerope {
+  std::int64_t window;
+
+  std::int64_t query(std::int64_t p) const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
+/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
+/// its own.
+///
+///     key and query, own chunk:   p mod length
+///     query, chunk before:        min((p mod length) + length, chunk_size)
+///     query, earlier chunks:      min(2 length - 1, chunk_size)
+///
+/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
+/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
+/// queries.
+///
+/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
+///          0 <= k <= p
+/// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
+///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
+struct dual_chunk {
+  std::int64_t chunk_size;
+  std::int64_t local_size;
+
+  std::int64_t length() const;
+  std::int64_t key(std::int64_t k) const;
+  std::int64_t query(std::int64_t p) const { return key(p); }
+  std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
+  std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
+  std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
+  std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
+  std::int64_t distance(std::int64_t p, std::int64_t k) const;
+};
+
+/// A rule of distances: one of those above, or a caller's own type.
+template <class X>
+concept distance_rule = requires(const X& rule, std::int64_t p) {
+  { rule.distance(p, p) } -> std::same_as<std::int64_t>;
+};
+
+/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
+/// them at the distance of the rule.
+///
+///     ids[j] = position - rule.distance(position, first + j)
+///
+/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
+///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
+template <distance_rule Rule>
+std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
+                                        Index count) {
+  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
+                               count, " from ", first, " on"));
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  for (Index j = 0; j < count; ++j)
+    ids[static_cast<std::size_t>(j)] =
+        detail::position_difference("key_positions", position, rule.distance(position, first + j));
+  return ids;
+}
+
+/// The ids map(first), map(first + 1), ... of `count` tokens:
+///
+///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///
+/// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
+///          bits; what the map throws
+template <class Map>
+std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
+  if (count < 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("mapped_positions: count must not be negative, got ", count));
+  if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
+  for (Index t = 0; t < count; ++t)
+    ids[static_cast<std::size_t>(t)] =
+        map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
+  return ids;
+}
+
+namespace detail {
+
+inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
+  if (k < 0 || k > p)
+    ROPE_THROW(std::invalid_argument,
+               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
+}
+
+}  // namespace detail
+
+inline std::int64_t self_extend::key(std::int64_t k) const {
+  if (group <= 0 || window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
+                                                      group, " and ", window));
+  detail::check_distance("self_extend", k, k);
+  return k / group;
+}
+
+inline std::int64_t self_extend::query(std::int64_t p) const {
+  const std::int64_t grouped = key(p);  // checks the group before it divides
+  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
+}
+
+inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("self_extend", p, k);
+  const std::int64_t beyond = query(p) - key(k);
+  return p - k < window ? p - k : beyond;
+}
+
+inline std::int64_t rerope::key(std::int64_t k) const {
+  if (window <= 0)
+    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
+  detail::check_distance("rerope", k, k);
+  return 0;
+}
+
+inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
+
+inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("rerope", p, k);
+  return (std::min)(p - k, query(p));
+}
+
+inline std::int64_t dual_chunk::length() const {
+  if (local_size <= 0 || local_size >= chunk_size)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
+                               chunk_size));
+  // The sum of two numbers up to chunk_size is then a position.
+  if (chunk_size > std::int64_t{1} << 62)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
+  return chunk_size - local_size;
+}
+
+inline std::int64_t dual_chunk::key(std::int64_t k) const {
+  detail::check_distance("dual_chunk", k, k);
+  return k % length();
+}
+
+inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
+  detail::check_distance("dual_chunk", p, k);
+  const std::int64_t chunks = p / length() - k / length();
+  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_POSITION_MAPS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_TOKEN_ORDER_HPP
+#define ROPE_POSITIONS_TOKEN_ORDER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+
+/// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
+/// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
+/// coordinates.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// rows + more, neither of them negative.
+///
+/// Throws:  std::length_error if an Index does not hold the sum
+inline Index added_rows(const char* function, Index rows, Index more) {
+  if (more > (std::numeric_limits<Index>::max)() - rows)
+    ROPE_THROW(std::length_error,
+               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
+  return rows + more;
+}
+
+}  // namespace detail
+
+/// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
+///
+/// Throws:  std::out_of_range if there is no such row
+template <class Derived>
+auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
+  owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
+  for (std::size_t r = 0; r < order.size(); ++r) {
+    if (order[r] < 0 || order[r] >= coordinates.rows())
+      ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
+                                                    coordinates.rows(), "), got ", order[r]));
+    rows.row(static_cast<Index>(r)) = coordinates.derived().row(static_cast<Index>(order[r]));
+  }
+  return rows;
+}
+
+/// The rows of a row-major grid [frames, height, width] in spatial-merge order: the merge x merge patches
+/// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
+/// row-major order.
+///
+///     rows_in_order(grid_positions({height, width}), spatial_merge_order(1, height, width, 2))
+///     // 4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
+///
+/// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
+///
+/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
+/// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
+inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
+  if (frames < 0 || height < 0 || width < 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("spatial_merge_order: an extent must not be negative, got [", frames, ", ",
+                               height, ", ", width, "]"));
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
+                        merge, " for ", height, " and ", width));
+  std::vector<std::int64_t> order;
+  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
+  for (Index t = 0; t < frames; ++t)
+    for (Index block_row = 0; block_row < height; block_row += merge)
+      for (Index block_column = 0; block_column < width; block_column += merge)
+        for (Index row = block_row; row < block_row + merge; ++row)
+          for (Index column = block_column; column < block_column + merge; ++column)
+            order.push_back((t * height + row) * width + column);
+  return order;
+}
+
+/// Coordinates with tokens that do not rotate around them: class and register tokens in front, or, as in
+/// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
+/// every bit as it is.
+///
+/// Throws:  std::invalid_argument if a count is negative; std::length_error
+/// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
+template <class Derived>
+auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
+  if (before < 0 || after < 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
+  using scalar = typename Derived::Scalar;
+  const char* const name = "with_unrotated_tokens";
+  const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
+  owned_array<scalar> rows = owned_array<scalar>::Zero(count, coordinates.cols());
+  if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
+  return rows;
+}
+
+/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
+///
+/// \param parts  of one type: what a builder returns, or Eigen arrays
+///
+/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
+template <class Part>
+owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
+  if (parts.empty())
+    ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
+  Index rows = 0;
+  for (const auto& part : parts) {
+    if (part.cols() != parts.front().cols())
+      ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
+                                                        parts.front().cols(), " and ", part.cols()));
+    rows = detail::added_rows("stacked", rows, part.rows());
+  }
+  owned_array<typename Part::Scalar> all(rows, parts.front().cols());
+  rows = 0;
+  for (const auto& part : parts) {
+    if (part.size() > 0) all.middleRows(rows, part.rows()) = part;
+    rows += part.rows();
+  }
+  return all;
+}
+
+/// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
+/// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
+///
+///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
+///
+///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
+///
+/// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
+/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
+inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
+  if (ranks <= 0 || rank < 0 || rank >= ranks)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("context_parallel_ids: rank must be in [0, ranks), got ", rank, " of ", ranks));
+  if (length < 0 || length % 2 != 0 || length / 2 % ranks != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("context_parallel_ids: the length must be a multiple of 2 * ranks, got ",
+                               length, " for ", ranks, " ranks"));
+  const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
+  std::vector<std::int64_t> ids;
+  ids.reserve(static_cast<std::size_t>(2 * chunk));
+  for (const Index first : {rank * chunk, mirror})
+    for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
+  return ids;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_TOKEN_ORDER_HPP
+
+#endif  // ROPE_POSITIONS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HPP
+#define ROPE_ROTATION_HPP
+
+/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
+/// and its gradient, and the permutation of weights between layouts.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_PERMUTE_HPP
+#define ROPE_ROTATION_PERMUTE_HPP
 
 #include <cstddef>
 #include <type_traits>
@@ -16623,10 +17021,10 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_PERMUTE_HPP
+#endif  // ROPE_ROTATION_PERMUTE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_POLAR_HPP
-#define ROPE_POLAR_HPP
+#ifndef ROPE_ROTATION_POPE_HPP
+#define ROPE_ROTATION_POPE_HPP
 
 #include <algorithm>  // std::copy_n, std::max, std::clamp
 #include <cmath>
@@ -16827,348 +17225,10 @@ void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, co
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_POLAR_HPP
+#endif  // ROPE_ROTATION_POPE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITION_MAPS_HPP
-#define ROPE_POSITION_MAPS_HPP
-
-#include <algorithm>  // std::min
-#include <concepts>   // std::same_as
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-
-/// Longer contexts without new frequencies: rules that keep the distance between a query and a key inside the
-/// range a model was trained on, by position ids alone. A rule is a map of distances,
-///
-///     distance(p, k), at which a query at position p meets a key at k <= p,
-///
-/// with the ids whose rotations produce it. Two ways to attend under a rule:
-///
-///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
-///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
-///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
-///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
-///     exponential (tests/laws/position_maps_prefill.test.cpp).
-///
-/// A table of positions 0 .. p serves both.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
-/// two parts meet at the window.
-///
-///     distance = p - k                                                          p - k < window
-///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
-///
-/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
-///
-/// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
-/// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
-struct self_extend {
-  std::int64_t group;
-  std::int64_t window;
-
-  std::int64_t query(std::int64_t p) const;
-  std::int64_t key(std::int64_t k) const;
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
-};
-
-/// ReRoPE: no key is farther than `window`.
-///
-///     distance = min(p - k, window)
-///
-/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
-///
-/// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
-/// Source:  Su 2023, https://github.com/bojone/rerope
-struct rerope {
-  std::int64_t window;
-
-  std::int64_t query(std::int64_t p) const;
-  std::int64_t key(std::int64_t k) const;
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
-};
-
-/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
-/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
-/// its own.
-///
-///     key and query, own chunk:   p mod length
-///     query, chunk before:        min((p mod length) + length, chunk_size)
-///     query, earlier chunks:      min(2 length - 1, chunk_size)
-///
-/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
-/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
-/// queries.
-///
-/// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
-///          0 <= k <= p
-/// Source:  An et al. 2024, Training-Free Long-Context Scaling of Large Language Models, arXiv:2402.17463;
-///          DualChunkRotaryEmbedding of vLLM (Qwen2.5-1M)
-struct dual_chunk {
-  std::int64_t chunk_size;
-  std::int64_t local_size;
-
-  std::int64_t length() const;
-  std::int64_t key(std::int64_t k) const;
-  std::int64_t query(std::int64_t p) const { return key(p); }
-  std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
-  std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
-  std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
-  std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
-  std::int64_t distance(std::int64_t p, std::int64_t k) const;
-};
-
-/// A rule of distances: one of those above, or a caller's own type.
-template <class X>
-concept distance_rule = requires(const X& rule, std::int64_t p) {
-  { rule.distance(p, p) } -> std::same_as<std::int64_t>;
-};
-
-/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
-/// them at the distance of the rule.
-///
-///     ids[j] = position - rule.distance(position, first + j)
-///
-/// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
-///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
-template <distance_rule Rule>
-std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
-                                        Index count) {
-  if (count < 0 || first < 0 || (first > position ? count > 0 : count - 1 > position - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("key_positions: keys must be within [0, position] = [0, ", position, "], got ",
-                               count, " from ", first, " on"));
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  for (Index j = 0; j < count; ++j)
-    ids[static_cast<std::size_t>(j)] =
-        detail::position_difference("key_positions", position, rule.distance(position, first + j));
-  return ids;
-}
-
-/// The ids map(first), map(first + 1), ... of `count` tokens:
-///
-///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
-///
-/// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
-///          bits; what the map throws
-template <class Map>
-std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
-  if (count < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("mapped_positions: count must not be negative, got ", count));
-  if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  // Without a sign: g++ 12 warns of the overflow that was refused above where it sees the numbers.
-  for (Index t = 0; t < count; ++t)
-    ids[static_cast<std::size_t>(t)] =
-        map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
-  return ids;
-}
-
-namespace detail {
-
-inline void check_distance(const char* rule, std::int64_t p, std::int64_t k) {
-  if (k < 0 || k > p)
-    ROPE_THROW(std::invalid_argument,
-               message(rule, ": a query at p sees keys at 0 .. p, got p = ", p, " and k = ", k));
-}
-
-}  // namespace detail
-
-inline std::int64_t self_extend::key(std::int64_t k) const {
-  if (group <= 0 || window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("self_extend: group and window must be positive, got ",
-                                                      group, " and ", window));
-  detail::check_distance("self_extend", k, k);
-  return k / group;
-}
-
-inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);  // checks the group before it divides
-  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
-}
-
-inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("self_extend", p, k);
-  const std::int64_t beyond = query(p) - key(k);
-  return p - k < window ? p - k : beyond;
-}
-
-inline std::int64_t rerope::key(std::int64_t k) const {
-  if (window <= 0)
-    ROPE_THROW(std::invalid_argument, detail::message("rerope: window must be positive, got ", window));
-  detail::check_distance("rerope", k, k);
-  return 0;
-}
-
-inline std::int64_t rerope::query(std::int64_t p) const { return key(p) + window; }
-
-inline std::int64_t rerope::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("rerope", p, k);
-  return (std::min)(p - k, query(p));
-}
-
-inline std::int64_t dual_chunk::length() const {
-  if (local_size <= 0 || local_size >= chunk_size)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: local_size must be in (0, chunk_size), got ", local_size, " of ",
-                               chunk_size));
-  // The sum of two numbers up to chunk_size is then a position.
-  if (chunk_size > std::int64_t{1} << 62)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dual_chunk: chunk_size must be at most 2^62, got ", chunk_size));
-  return chunk_size - local_size;
-}
-
-inline std::int64_t dual_chunk::key(std::int64_t k) const {
-  detail::check_distance("dual_chunk", k, k);
-  return k % length();
-}
-
-inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
-  detail::check_distance("dual_chunk", p, k);
-  const std::int64_t chunks = p / length() - k / length();
-  return (chunks == 0 ? query(p) : chunks == 1 ? successive(p) : earlier()) - key(k);
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITION_MAPS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATE_HEADS_HPP
-#define ROPE_ROTATE_HEADS_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-
-/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Everything that can be wrong with any head, found before the first of them is written.
-template <class Layout, class T, class S, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
-                 const P& positions) {
-  if (static_cast<Index>(tables.size()) != x.heads)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
-  const auto source = position_source(positions, x.tokens);
-  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
-}
-
-}  // namespace detail
-
-/// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
-///
-///     std::vector<frequency_table<>> tables;
-///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
-///     rotate_heads<interleaved>(queries, tables);
-///
-/// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
-///
-/// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
-///          unchanged
-/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
-                  const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
-                "rotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
-}
-
-/// Undoes `rotate_heads` in place, as `unrotate` does.
-///
-/// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
-                    const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
-                "unrotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
-  const detail::kept_positions<P> kept = positions;
-  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
-  for (Index h = 0; h < x.heads; ++h)
-    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATE_HEADS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_SCRATCH_HPP
-#define ROPE_SCRATCH_HPP
-
-
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
-///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
-///
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
-///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them:
-///
-///     std::latch all(pool_size + 1);
-///     for (int i = 0; i < pool_size; ++i)
-///       pool.Schedule([&] { rope::release_scratch(); all.arrive_and_wait(); });
-///     all.arrive_and_wait();
-///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
-inline void release_scratch() { detail::scratch_piece::release_all(); }
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_SCRATCH_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_TEMPERATURE_HPP
-#define ROPE_TEMPERATURE_HPP
+#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
+#define ROPE_ROTATION_QUERY_SCALING_HPP
 
 #include <cmath>
 #include <concepts>  // std::convertible_to
@@ -17281,502 +17341,93 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TEMPERATURE_HPP
+#endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_TOKEN_ORDER_HPP
-#define ROPE_TOKEN_ORDER_HPP
+#ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
+#define ROPE_ROTATION_ROTATE_HEADS_HPP
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 
-/// The order tokens are fed in when it is not that of their grid: patches that are merged later, class
-/// tokens, several images in one batch, a sequence cut between devices. All of it is a choice of rows of
-/// coordinates.
+/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// rows + more, neither of them negative.
-///
-/// Throws:  std::length_error if an Index does not hold the sum
-inline Index added_rows(const char* function, Index rows, Index more) {
-  if (more > (std::numeric_limits<Index>::max)() - rows)
-    ROPE_THROW(std::length_error,
-               message(function, ": ", rows, " + ", more, " rows exceed the address space"));
-  return rows + more;
+/// Everything that can be wrong with any head, found before the first of them is written.
+template <class Layout, class T, class S, class P>
+void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
+                 const P& positions) {
+  if (static_cast<Index>(tables.size()) != x.heads)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
+  const auto source = position_source(positions, x.tokens);
+  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
 }
 
 }  // namespace detail
 
-/// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
+/// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
 ///
-/// Throws:  std::out_of_range if there is no such row
-template <class Derived>
-auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
-  owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
-  for (std::size_t r = 0; r < order.size(); ++r) {
-    if (order[r] < 0 || order[r] >= coordinates.rows())
-      ROPE_THROW(std::out_of_range, detail::message("rows_in_order: a row must be in [0, ",
-                                                    coordinates.rows(), "), got ", order[r]));
-    rows.row(static_cast<Index>(r)) = coordinates.derived().row(static_cast<Index>(order[r]));
-  }
-  return rows;
+///     std::vector<frequency_table<>> tables;
+///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
+///     rotate_heads<interleaved>(queries, tables);
+///
+/// \param x       [batch, tokens, heads, head_dim]
+/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
+///
+/// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
+///          unchanged
+/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+                  const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
+                "rotate_heads<half_split>(...)");
+  static_assert(position_form<P>,
+                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("rotate_heads", x, tables, kept);
+  for (Index h = 0; h < x.heads; ++h)
+    rotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
-/// The rows of a row-major grid [frames, height, width] in spatial-merge order: the merge x merge patches
-/// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
-/// row-major order.
+/// Undoes `rotate_heads` in place, as `unrotate` does.
 ///
-///     rows_in_order(grid_positions({height, width}), spatial_merge_order(1, height, width, 2))
-///     // 4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
-///
-/// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
-///
-/// Throws:  std::invalid_argument; std::length_error if the grid exceeds the address space
-/// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
-inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
-  if (frames < 0 || height < 0 || width < 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("spatial_merge_order: an extent must not be negative, got [", frames, ", ",
-                               height, ", ", width, "]"));
-  if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("spatial_merge_order: merge must be positive and divide height and width, got ",
-                        merge, " for ", height, " and ", width));
-  std::vector<std::int64_t> order;
-  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
-  for (Index t = 0; t < frames; ++t)
-    for (Index block_row = 0; block_row < height; block_row += merge)
-      for (Index block_column = 0; block_column < width; block_column += merge)
-        for (Index row = block_row; row < block_row + merge; ++row)
-          for (Index column = block_column; column < block_column + merge; ++column)
-            order.push_back((t * height + row) * width + column);
-  return order;
-}
-
-/// Coordinates with tokens that do not rotate around them: class and register tokens in front, or, as in
-/// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
-/// every bit as it is.
-///
-/// Throws:  std::invalid_argument if a count is negative; std::length_error
-/// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
-template <class Derived>
-auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
-  if (before < 0 || after < 0)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("with_unrotated_tokens: counts must not be negative, got ", before, " and ", after));
-  using scalar = typename Derived::Scalar;
-  const char* const name = "with_unrotated_tokens";
-  const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
-  owned_array<scalar> rows = owned_array<scalar>::Zero(count, coordinates.cols());
-  if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
-  return rows;
-}
-
-/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
-///
-/// \param parts  of one type: what a builder returns, or Eigen arrays
-///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
-template <class Part>
-owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
-  if (parts.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
-  Index rows = 0;
-  for (const auto& part : parts) {
-    if (part.cols() != parts.front().cols())
-      ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
-                                                        parts.front().cols(), " and ", part.cols()));
-    rows = detail::added_rows("stacked", rows, part.rows());
-  }
-  owned_array<typename Part::Scalar> all(rows, parts.front().cols());
-  rows = 0;
-  for (const auto& part : parts) {
-    if (part.size() > 0) all.middleRows(rows, part.rows()) = part;
-    rows += part.rows();
-  }
-  return all;
-}
-
-/// The positions one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal chunks,
-/// chunk `rank` and its mirror image, so that every rank has the same work under a causal mask.
-///
-///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
-///
-///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
-///
-/// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
-/// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
-inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks, Index rank) {
-  if (ranks <= 0 || rank < 0 || rank >= ranks)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("context_parallel_ids: rank must be in [0, ranks), got ", rank, " of ", ranks));
-  if (length < 0 || length % 2 != 0 || length / 2 % ranks != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("context_parallel_ids: the length must be a multiple of 2 * ranks, got ",
-                               length, " for ", ranks, " ranks"));
-  const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
-  std::vector<std::int64_t> ids;
-  ids.reserve(static_cast<std::size_t>(2 * chunk));
-  for (const Index first : {rank * chunk, mirror})
-    for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
-  return ids;
+/// Throws:  as rotate_heads; x is then unchanged
+template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+          class Threads = this_thread>
+void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+                    const Threads& threads = {}) {
+  static_assert(pair_layout<Layout>,
+                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
+                "unrotate_heads<half_split>(...)");
+  static_assert(position_form<P>,
+                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  const detail::kept_positions<P> kept = positions;
+  detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
+  for (Index h = 0; h < x.heads; ++h)
+    unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_TOKEN_ORDER_HPP
+#endif  // ROPE_ROTATION_ROTATE_HEADS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_VIDEO_AXES_HPP
-#define ROPE_VIDEO_AXES_HPP
+#ifndef ROPE_ROTATION_XPOS_GRADIENT_HPP
+#define ROPE_ROTATION_XPOS_GRADIENT_HPP
 
-#include <numbers>
-#include <vector>
+#include <cstdint>
 
-
-/// The three-axis frequencies of released video models. Axes are (time, height, width), tokens in the order
-/// of grid_positions({frames, height, width}).
-///
-///     model           frequencies                             layout        coordinates
-///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
-///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
-///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
-///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
-///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
-///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
-///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
-///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads
-///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
-///     Allegro         a table per axis, a window of channels  half_split    grid_positions
-///
-/// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
-/// follows its image at max(height / 2, width / 2) on every axis.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
-///
-///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
-///
-/// Throws:  std::invalid_argument unless head_dim is even and at least 6
-inline std::vector<Index> video_widths(Index head_dim) {
-  if (head_dim < 6 || head_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("video_widths: head_dim must be even and at least 6, got ", head_dim));
-  const Index space = 2 * (head_dim / 6);
-  return {head_dim - 2 * space, space, space};
-}
-
-/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
-///
-/// Throws:  std::invalid_argument
-/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
-inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
-  return axial_blocks(video_widths(head_dim), base);
-}
-
-/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
-///
-/// \param head_dim  positive, a multiple of 16
-///
-/// Throws:  std::invalid_argument
-/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
-inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
-  if (head_dim <= 0 || head_dim % 16 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("cogvideox_frequencies: head_dim must be positive and a multiple of 16, got ",
-                               head_dim));
-  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
-}
-
-/// What Cosmos stretches each axis by (`rope_scale`), as ntk_scaling does but also below 1: the slowest pair
-/// of an axis turns that many times slower.
-///
-///     Cosmos 1       7B                {2, 1, 1}
-///                    14B               {2, 2, 2}
-///     Cosmos 2       Text2Image        {1, 4, 4}
-///                    2B Video2World    {1, 3, 3}
-///                    14B Video2World   {20.0 / 24, 2, 2}
-///     Cosmos 2.5                       {1, 3, 3}
-///
-/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
-struct cosmos_stretch {
-  double time = 2, height = 1, width = 1;  // each positive
-};
-
-namespace detail {
-
-/// One axis of Cosmos: the base stretched by a factor that may be below 1.
-struct cosmos_axis_scaling {
-  double stretch;
-
-  void apply(schedule& schedule) const {
-    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
-                  stretch);
-    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
-    require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
-                  stretch);
-  }
-};
-
-}  // namespace detail
-
-/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
-///
-///     base_a = base stretch_a^(width_a / (width_a - 2))
-///
-/// \param head_dim  even and at least 12, so that every axis has two pairs
-///
-/// Throws:  std::invalid_argument
-/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
-inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
-                                      double base = 10000.0) {
-  const std::vector<Index> widths = video_widths(head_dim);
-  return axial({frequencies(widths[0], base, detail::cosmos_axis_scaling{stretch.time}),
-                frequencies(widths[1], base, detail::cosmos_axis_scaling{stretch.height}),
-                frequencies(widths[2], base, detail::cosmos_axis_scaling{stretch.width})});
-}
-
-/// LTX-Video: one growing list of frequencies, each for time, height and width in turn. It spans the channels
-/// of all heads together: rotate a view of one head of inner_dim channels, before the heads are split.
-///
-///     n = floor(inner_dim / 6),  g_k = pi / 2 base^(k / (n - 1))
-///     pairs: inner_dim % 6 / 2 that do not turn, then g_0 time, g_0 height, g_0 width, g_1 time, ...
-///
-/// A coordinate is 2 fraction - 1, the fraction being that of 20 s of video or of 2048 pixels.
-///
-/// \param inner_dim  even and at least 6; the first inner_dim % 6 channels do not turn
-///
-/// Throws:  std::invalid_argument
-/// Source:  LTXVideoRotaryPosEmbed of Hugging Face diffusers
-inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
-  if (inner_dim < 6 || inner_dim % 2 != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ltx_frequencies: inner_dim must be even and at least 6, got ", inner_dim));
-  if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
-  const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
-  for (Index k = 0; k < count; ++k) {
-    const long double power =
-        k == 0
-            ? 1
-            : detail::widened(base) * detail::inverse_power(detail::widened(base), count - 1 - k, count - 1);
-    for (Index axis = 0; axis < 3; ++axis)
-      inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
-  }
-  return frequencies::custom(inv_freq);
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VIDEO_AXES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_VISION_AXES_HPP
-#define ROPE_VISION_AXES_HPP
-
-#include <cmath>
-#include <numbers>
-
-
-/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
-/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
-/// grid_positions({height, width}) fits all of them.
-///
-///     model            frequencies                   layout        coordinates
-///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
-///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
-///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
-///     DINOv3           dino_v3_frequencies           half_split    patch_centres, class token first
-///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
-///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
-///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
-///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
-///
-/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
-/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head: there, rotate the two
-/// windows of channels one after the other, by tables of one axis.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The head_dim of a two-axis model, which gives each axis an even number of channels.
-inline void require_two_axes_fit(const char* function, Index head_dim) {
-  if (head_dim <= 0 || head_dim % 4 != 0)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": head_dim must be positive and a multiple of 4, got ", head_dim));
-}
-
-/// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
-inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  owned_array<double, 1> inv_freq(count);
-  for (Index k = 0; k < count; ++k)
-    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
-                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
-  return frequencies::custom(inv_freq);
-}
-
-/// The first half of the pairs by the width, the second by the height.
-inline frequencies width_first(const frequencies& height_first) {
-  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
-}
-
-}  // namespace detail
-
-/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
-///
-///     f_j = base^(-2 j / head_dim)
-///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
-///
-/// \param head_dim  positive, a multiple of 4; all of it rotates
-///
-/// Throws:  std::invalid_argument
-/// Source:  PixtralRotaryEmbedding of Hugging Face transformers
-inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
-  detail::require_two_axes_fit("pixtral_frequencies", head_dim);
-  const frequencies schedule(head_dim, base);
-  return axial({every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)});
-}
-
-/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
-/// the second by the width, each with the same schedule.
-///
-///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
-///
-/// Throws:  std::invalid_argument
-/// Source:  Qwen2VisionRotaryEmbedding of Hugging Face transformers; ggml VISION
-inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 10000.0) {
-  detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
-  return axial(frequencies(head_dim / 2, base), 2);
-}
-
-/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
-///
-///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
-///
-/// Throws:  std::invalid_argument
-/// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
-inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000.0) {
-  detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
-  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
-}
-
-/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
-///
-///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
-///
-/// Throws:  std::invalid_argument
-/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit
-inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.0) {
-  detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
-  return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
-}
-
-/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
-/// directions at a right angle, and every head has its own `angle`.
-///
-///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
-///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
-///
-/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
-///
-/// \param angle  of the head [rad], random in [0, 2 pi) in training
-///
-/// Throws:  std::invalid_argument
-/// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
-inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
-  detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
-  const frequencies half(head_dim / 2, base);
-  const Index quarter = head_dim / 4;
-  owned_array<double> inv_freq(2 * quarter, 2);
-  const double across = std::cos(angle), down = std::sin(angle);
-  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
-  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
-  return frequencies::custom(inv_freq);
-}
-
-/// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
-///
-///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
-///
-/// Throws:  std::invalid_argument
-/// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
-inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
-  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("dino_v3_frequencies: base must be finite and greater than 1, got ", base));
-  return axial(detail::geometric_periods(head_dim / 4, 1, detail::widened(base), head_dim / 4), 2);
-}
-
-/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
-///
-///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
-///
-/// Throws:  std::invalid_argument unless 0 < min_period <= max_period
-/// Source:  as above, `min_period` and `max_period`
-inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double max_period) {
-  detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
-  if (!detail::is_finite(min_period) || !detail::is_finite(max_period) || min_period <= 0 ||
-      max_period < min_period)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("dino_v3_frequencies: periods must be finite, 0 < min_period <= max_period, got ",
-                        min_period, " and ", max_period));
-  return axial(
-      detail::geometric_periods(head_dim / 4, min_period,
-                                detail::widened(max_period) / detail::widened(min_period), head_dim / 4 - 1),
-      2);
-}
-
-/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
-///
-///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
-///     linear: frequencies::pixel(head_dim / 2, max_freq)
-///
-/// The tables of timm itself are [sin, cos], in this order, with each entry twice.
-///
-/// \param max_freq  `max_res` of timm, at least 2
-///
-/// Throws:  std::invalid_argument
-/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
-inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
-  detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
-  if (!detail::is_finite(max_freq) || max_freq < 2)
-    ROPE_THROW(
-        std::invalid_argument,
-        detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
-  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
-  const Index bands = head_dim / 4;
-  const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  owned_array<double, 1> inv_freq(bands);
-  for (Index k = 0; k < bands; ++k) {
-    const long double exponent =
-        k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
-  }
-  return axial(frequencies::custom(inv_freq), 2);
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_VISION_AXES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_XPOS_HPP
-#define ROPE_XPOS_HPP
+#ifndef ROPE_TABLES_XPOS_HPP
+#define ROPE_TABLES_XPOS_HPP
 
 #include <bit>  // std::bit_cast
 #include <cmath>
@@ -17787,6 +17438,109 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #include <type_traits>
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
+#define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// The door for tables whose entries do not come from frequencies.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest, largest], so that the pair and its
+/// inverse are normal numbers of S and the square of the radius is one of double.
+template <class S>
+inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
+
+/// The value as an entry; one beyond the range of S becomes the largest number, which no table takes.
+template <class S>
+S entry_of(double value) {
+  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
+  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
+}
+
+/// The one way to make a frequency_table from anything but frequencies.
+struct given_entries {
+  /// `write(r, cos, sin)` writes row r, [pairs] each.
+  ///
+  /// \param origin  the pairs, and what the table reports as attention_factor and inv_freq
+  ///
+  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
+  ///          finite or the radius of a pair is out of range
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
+                                  Index rows, const WriteRow& write) {
+    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+      ROPE_THROW(std::length_error,
+                 message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
+    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    table.given_ = true;
+    table.by_position_ = false;
+    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
+    table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
+    const Index pairs = origin.pairs();
+    for (Index r = 0; r < rows; ++r) {
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
+      write(r, cos, cos + pairs);
+      for (Index i = 0; i < pairs; ++i) {
+        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+        constexpr double largest = largest_radius<S>;
+        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
+            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
+          ROPE_THROW(
+              std::invalid_argument,
+              message(function, ": an entry must be finite and sqrt(cos^2 + sin^2) within [", 1 / largest,
+                      ", ", largest, "], got cos = ", c, " and sin = ", s, " at row ", r, ", pair ", i));
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_[static_cast<std::size_t>(r)] = 0;
+        table.fingerprint_ =
+            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
+      }
+    }
+    return table;
+  }
+
+  /// Replaces the hash of the entries by one of the rule that made them, so that tables of one rule are equal
+  /// whatever their range of positions.
+  template <class S>
+  static void identify(frequency_table<S>& table, std::uint64_t rule) {
+    table.fingerprint_ = mix(rule, 3);
+  }
+
+  /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
+  static frequencies origin(Index pairs, double attention_factor) {
+    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
+  }
+};
+
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
+template <class Derived>
+inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
+                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
+
+template <class Cos, class Sin>
+void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
+  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": cos and sin must have one shape, got [", cos.rows(), ", ", cos.cols(),
+                       "] and [", sin.rows(), ", ", sin.cols(), "]"));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 
 /// xPos: rotary embedding whose scores also fade with distance. Beside its rotation every pair grows or
 /// shrinks exponentially with the position, and keys the opposite way to queries:
@@ -17975,13 +17729,7 @@ class xpos {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_XPOS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_XPOS_GRADIENT_HPP
-#define ROPE_XPOS_GRADIENT_HPP
-
-#include <cstdint>
-
+#endif  // ROPE_TABLES_XPOS_HPP
 
 /// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
 
@@ -18043,6 +17791,371 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xp
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_XPOS_GRADIENT_HPP
+#endif  // ROPE_ROTATION_XPOS_GRADIENT_HPP
+
+#endif  // ROPE_ROTATION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_HPP
+#define ROPE_TABLES_HPP
+
+/// Which cos and sin? This door opens tables of them: of positions, coordinates, given entries, sums of
+/// frequencies, xPos.
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_FOURIER_HPP
+#define ROPE_TABLES_FOURIER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so that one
+/// angle per pair describes it badly; FoPE gives every pair a learned mixture of all frequencies instead.
+/// Frequencies that never complete a turn in training are dropped: their pairs do not rotate.
+///
+/// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The frequencies that complete a turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position. To
+/// keep a fixed number instead (vLLM's num_inv_freq), take
+/// frequencies::custom(schedule.inv_freq().topRows(count)).
+///
+/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
+///          frequency is kept
+inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
+  if (schedule.axes() != 1)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: frequencies must have one axis, got ", schedule.axes()));
+  if (!detail::is_finite(max_position) || max_position <= 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("fourier_frequencies: max_position must be finite and positive, got ", max_position));
+  std::vector<double> kept;
+  for (Index i = 0; i < schedule.pairs(); ++i)
+    if (schedule.inv_freq()(i, 0) > 2 * std::numbers::pi / max_position)
+      kept.push_back(schedule.inv_freq()(i, 0));
+  if (kept.empty())
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
+                               max_position));
+  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
+                             schedule.attention_factor());
+}
+
+/// The table of one head's mixture, for positions first .. last - 1.
+///
+///     cos(p)[d] = m sum_j cos(p f_j) cos_mix(j, d)
+///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
+///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
+///
+/// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
+/// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
+/// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param kept              f [kept], on one axis, and m
+/// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
+/// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
+///
+/// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
+/// not fit,
+///            a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it has no
+///            inverse
+/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
+/// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
+///            mixture becomes (u - v, v + u)
+template <class S = float, class CosMix, class SinMix>
+frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
+                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
+                                 std::int64_t last) {
+  static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
+                "fourier_table: mixtures are float or double");
+  const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
+                            to_sin = sin_mix.derived().template cast<double>();
+  const Index count = kept.pairs(), mixed = to_cos.cols();
+  detail::check_same_shape("fourier_table", to_cos, to_sin);
+  if (kept.axes() != 1 || to_cos.rows() != count || mixed == 0 || mixed > pairs)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
+                               ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
+                               to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
+  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
+      !detail::is_index(last - first))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
+  const double m = kept.attention_factor();
+  detail::range_phases phases(kept.inv_freq(), first);
+  owned_array<double, 1> cos(count), sin(count);
+  return detail::given_entries::table<S>(
+      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
+      [&](Index /*r*/, S* cos_row, S* sin_row) {
+        const detail::phase_row& row = phases.next();
+        for (Index j = 0; j < count; ++j) {
+          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+          cos(j) = value.cos;
+          sin(j) = value.sin;
+        }
+        for (Index d = 0; d < pairs; ++d) {
+          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
+          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
+        }
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_FOURIER_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_GIVEN_TABLE_HPP
+#define ROPE_TABLES_GIVEN_TABLE_HPP
+
+#include <algorithm>  // std::nth_element
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+
+/// Tables that do not come from frequencies: angles that a network predicts for every token (learned
+/// rotations), and cos and sin tables that another library made. Row r is the rotation at position first + r.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// How the columns of an angle, cos or sin matrix stand for pairs. There is no default: one form read as
+/// another has other angles, or twice the pairs.
+enum class table_form {
+  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
+  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
+  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
+};
+
+namespace detail {
+
+/// What cos^2 + sin^2 of a pair of a checked table may be off by, relative to the table's common value, for
+/// entries of type E with unit roundoff u. A float or double entry carries at most 1 ulp of its libm and half
+/// an ulp of its product with m, 3 u, so a sum of squares 6 u; the common value as much; and the sum formed
+/// here in double 2 u more. A 16-bit entry is a float rounded once, u: 2 u and 2 u, and a second rounding
+/// where m was applied in 16 bits.
+template <class Entry>
+inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
+                                                                                : 8 * 0x1p-8;
+
+/// Number of pairs of a matrix, which is finite and whose copies of a pair agree.
+template <class Matrix>
+Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
+  const bool twice = form != table_form::half_width;
+  const Index pairs = twice ? x.cols() / 2 : x.cols();
+  if (pairs == 0 || (twice && x.cols() % 2 != 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must be [rows, ", twice ? "2 * pairs" : "pairs",
+                       "] with pairs > 0, got [", x.rows(), ", ", x.cols(), "]"));
+  for (Index r = 0; r < x.rows(); ++r)
+    for (Index c = 0; c < x.cols(); ++c) {
+      const auto value = static_cast<double>(x(r, c));
+      if (!is_finite(value))
+        ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be finite, got ", value,
+                                                  " at row ", r, ", column ", c));
+      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
+      const Index copy = form == table_form::repeated ? 2 * pair : pair;
+      if (!detail::equal(value, static_cast<double>(x(r, copy))))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the two copies of ", name, " must agree in the ",
+                           form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                           static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair));
+    }
+  return pairs;
+}
+
+/// The column of pair i, the first where there are two.
+constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+
+inline double checked_angle(const char* function, double angle, Index r, Index i) {
+  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
+    ROPE_THROW(std::invalid_argument, message(function, ": an angle must be finite and below 2^64, got ",
+                                              angle, " at row ", r, ", column ", i));
+  return angle;
+}
+
+/// m^2, the median of cos^2 + sin^2, which every pair must keep to.
+template <class Entry, class Cos, class Sin>
+double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
+  if (cos.rows() == 0) return 1;
+  const auto square = [&](Index r, Index i) {
+    const auto c = static_cast<double>(cos(r, column(form, i))),
+               s = static_cast<double>(sin(r, column(form, i)));
+    return c * c + s * s;
+  };
+  std::vector<double> squares;
+  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
+  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
+  std::nth_element(squares.begin(), middle, squares.end());
+  const double common = *middle;
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i)
+      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                           " within a factor of ", radius_tolerance<Entry>, ", got ", square(r, i),
+                           " at row ", r, ", pair ", i));
+  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
+}
+
+}  // namespace detail
+
+/// The table of angles that are given directly, in radians, one row per token: learned rotations.
+///
+///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+///
+/// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
+/// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
+///
+/// \tparam S                 float or double: the type of a table entry
+/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
+/// \param  attention_factor  m, finite and positive
+///
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, or the
+///            copies of a wide form differ
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.501 ulp (float), 1.05 (double)
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch; what its RotaryEmbedding and
+///            Transformer Engine's return are such angles, in the repeated and the concatenated form
+template <class S = float, class Derived>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
+                                   std::int64_t first = 0, double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived>,
+                "table_of_angles: angles are float or double; 16-bit types lose them");
+  const owned_array<typename Derived::Scalar> values = angles;
+  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index i = 0; i < pairs; ++i) {
+          const double angle = detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
+          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
+        }
+      });
+}
+
+/// The table of learned rotations that each turn several pairs, by a range of speeds.
+///
+///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+/// \param rotations  Eigen expression [rows, rotations], radians
+/// \param ranges     vector [ranges]
+///
+/// Throws:    as above, also for a range
+/// Accuracy:  as above; the product is exact
+/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
+template <class S = float, class Derived, class Ranges>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
+                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
+                                   double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
+                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
+  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
+  const owned_array<typename Derived::Scalar> turns = rotations;
+  const owned_array<typename Ranges::Scalar, 1> speeds = ranges;
+  const Index count = speeds.size(), pairs = turns.cols() * count;
+  if (pairs == 0)
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("table_of_angles: rotations [rows, rotations] and ranges must not be empty, got [",
+                        turns.rows(), ", ", turns.cols(), "] and ", count));
+  for (Index f = 0; f < count; ++f)
+    detail::checked_angle("table_of_angles", static_cast<double>(speeds(f)), 0, f);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, turns.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index a = 0; a < turns.cols(); ++a) {
+          const double turn =
+              detail::checked_angle("table_of_angles", static_cast<double>(turns(r, a)), r, a);
+          for (Index f = 0; f < count; ++f)
+            detail::write_product(static_cast<double>(speeds(f)), turn, attention_factor, cos[a * count + f],
+                                  sin[a * count + f]);
+        }
+      });
+}
+
+/// The table another library made, verified: cos and sin of one rotation scaled by one m.
+///
+/// An attention_factor that is already in the entries stays there; the table reports the measured m, or
+/// exactly 1 where it is 1 to the precision of the entries.
+///
+/// A table of one matrix [cos, sin], as vLLM and FlashInfer have it, is cache.leftCols(pairs) and
+/// cache.rightCols(pairs), half_width; timm has sin first, repeated.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
+///                  Eigen::half or Eigen::bfloat16
+///
+/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
+/// differ,
+///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
+///          entries; the row and the pair are named
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    table_form form, std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
+                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_cos_sin", c, s);
+  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
+  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
+  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  return detail::given_entries::table<S>(
+      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
+      [&](Index r, S* cos_row, S* sin_row) {
+        for (Index i = 0; i < pairs; ++i) {
+          const Index column = detail::column(form, i);
+          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
+          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
+        }
+      });
+}
+
+/// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
+/// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///
+/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
+///            inverse are numbers
+/// Accuracy:  the entries, rounded to S
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
+                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_entries", c, s);
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
+  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
+                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
+                                           }
+                                         });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_GIVEN_TABLE_HPP
+
+#endif  // ROPE_TABLES_HPP
 
 #endif  // ROPE_ROPE_HPP

@@ -1,39 +1,62 @@
-# The rules of the house that a compiler does not see. Run:  cmake -P tests/house.cmake
+# The rules of the house (include/rope/README.md) that a compiler does not see. Run:
+#
+#   cmake -P tests/house.cmake
+#
+# -DROOT=<dir> looks at another copy of include/ and tests/; tests/house_breaches.cmake plants a breach of each rule in one.
 
 cmake_minimum_required(VERSION 3.24)
-cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+if(DEFINED ROOT)
+  set(root ${ROOT})
+else()
+  cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+endif()
 set(complaints "")
 function(complain text)
   set(complaints "${complaints}\n  ${text}" PARENT_SCOPE)
 endfunction()
 
-# A public header reaches only headers of the lines above its own, also by way of detail/.
-set(levels
-  "version"
-  "config"
-  "cache_policy dropout layout owned_array parallel position_maps scratch"
-  "frequencies grid_positions multimodal_positions phase positions token_order view"
-  "permute scaling table temperature"
-  "attention_options axes fourier given_table model_rope query_key_tables rotate scaling_variants xpos"
-  "attention attention_merge gradient import_gguf import_hugging_face kv_cache model_axes model_tables polar ring_cache"
-  "rotate_heads video_axes vision_axes"
-  "attention_gradient attention_weights cached_attention describe multi_head_weights xpos_gradient"
-  "multi_head_attention"
-  "multi_head_attention_gradient"
-  "rope")
-set(level 0)
-foreach(line IN LISTS levels)
-  string(REPLACE " " ";" names "${line}")
-  foreach(name IN LISTS names)
-    set(level_of_${name} ${level})
-  endforeach()
-  math(EXPR level "${level} + 1")
-endforeach()
+# A header includes only what lies in its own room or below it.
+set(rooms base frequencies positions tables rotation attention cache block models)
+set(below_base "")
+set(below_frequencies base)
+set(below_positions base)
+set(below_tables base frequencies positions)
+set(below_rotation ${below_tables} tables)
+set(below_attention ${below_rotation} rotation)
+set(below_cache ${below_attention} attention)
+set(below_block ${below_cache} cache)
+set(below_models ${below_attention} attention)
+
+# A room's detail/ is its own, but for these doors into it: at most 8.
+set(doors
+  tables/detail/table_row        # rotation turns heads by a row it computes: detail/key_turn.hpp
+  tables/detail/table_view       # rotation reads rows in its inner loop
+  rotation/detail/view_checks    # what can be wrong with a view is wrong in every room above
+  rotation/detail/rotation_checks
+  rotation/detail/rotation_pass  # attention, caches and block rotate what they have checked
+  rotation/detail/key_turn       # caches turn stored keys
+  attention/detail/attend        # caches attend to rows that they have checked
+  cache/detail/cache_step)       # a block finds what is wrong with a whole step before it appends
+list(LENGTH doors count)
+if(count GREATER 8)
+  complain("${count} doors lead into a detail/ of another room; 8 is the limit")
+endif()
+
+# A backward pass stands beside its forward pass.
+set(forward_of_rotation/gradient rotation/rotate)
+set(forward_of_rotation/xpos_gradient rotation/rotate)
+set(forward_of_attention/gradient attention/attention)
+set(forward_of_block/gradient block/multi_head_attention)
+
+# Headers of base/ that users name, through any door; the others are for the rooms.
+set(public_base base/owned_array base/parallel base/scratch)
 
 file(GLOB_RECURSE headers RELATIVE ${root}/include/rope ${root}/include/rope/*.hpp)
+set(public_headers "")
 foreach(header IN LISTS headers)
   set(file ${root}/include/rope/${header})
   string(REGEX REPLACE "[.]hpp$" "" name ${header})
+  string(REGEX REPLACE "/.*" "" room ${name})
 
   file(READ ${file} text)
   string(REGEX REPLACE "[^\n]" "" newlines "${text}")
@@ -42,11 +65,11 @@ foreach(header IN LISTS headers)
     complain("${header} has ${lines} lines; 300 is the limit")
   endif()
 
-  if(text MATCHES "Eigen::internal|namespace Eigen" AND NOT name STREQUAL "detail/packet")
-    complain("${header} uses ${CMAKE_MATCH_0}; only detail/packet.hpp may")
+  if(text MATCHES "Eigen::internal|namespace Eigen" AND NOT name MATCHES "^base/simd/")
+    complain("${header} uses ${CMAKE_MATCH_0}; only base/simd/ may")
   endif()
 
-  # See owned_array.hpp.
+  # See base/owned_array.hpp.
   string(REGEX REPLACE "//[^\n]*" "" code "${text}")
   if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
     complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")
@@ -62,8 +85,8 @@ foreach(header IN LISTS headers)
     complain("${header} lacks the include guard ${guard}")
   endif()
   string(REPLACE "\n#ifndef ${guard}\n" "" text "${text}")
-  if(NOT name MATCHES "^(config|detail/.*)$" AND text MATCHES "\n[ \t]*(#[ \t]*if[^\n]*)")
-    complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp or detail/")
+  if(NOT name MATCHES "^config$|^base/|/detail/" AND text MATCHES "\n[ \t]*(#[ \t]*if[^\n]*)")
+    complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp, base/ or a detail/")
   endif()
 
   set(includes_of_${name} "")
@@ -73,55 +96,109 @@ foreach(header IN LISTS headers)
     list(APPEND includes_of_${name} ${included})
   endforeach()
 
-  if(NOT name MATCHES "^(detail/.*|rope|version)$")
-    set(test tests/rope/${name}.test.cpp)
-    if(NOT EXISTS ${root}/${test})
-      complain("${header} has no ${test}")
-    else()
-      file(STRINGS ${root}/${test} includes REGEX "^#include ")
-      list(POP_FRONT includes first)
-      if(NOT first MATCHES "^#include <rope/${name}[.]hpp>")
-        complain("${test} must include <rope/${header}> first")
+  if(name MATCHES "^(rope|config|version)$" OR room STREQUAL name)
+    if(NOT name MATCHES "^(rope|config|version)$" AND NOT name IN_LIST rooms)
+      complain("${header} is in no room; put it in one of: ${rooms}")
+    endif()
+    continue()
+  endif()
+  if(NOT room IN_LIST rooms)
+    complain("${header} is in no room; put it in one of: ${rooms}")
+    continue()
+  endif()
+
+  foreach(included IN LISTS includes_of_${name})
+    if(included STREQUAL "config")
+      continue()
+    endif()
+    string(REGEX REPLACE "/.*" "" other ${included})
+    if(other STREQUAL included)
+      complain("${header} includes the door ${included}.hpp; name the header inside")
+    elseif(NOT other STREQUAL room)
+      if(NOT other IN_LIST below_${room})
+        complain("${header} includes ${included}.hpp, but ${other}/ is not below ${room}/")
+      elseif(included MATCHES "/detail/" AND NOT included IN_LIST doors)
+        complain("${header} includes ${included}.hpp, the detail of another room; move what both need down, or give it a door")
       endif()
+    endif()
+  endforeach()
+
+  if(name MATCHES "/detail/" OR (room STREQUAL "base" AND NOT name IN_LIST public_base))
+    continue()
+  endif()
+  list(APPEND public_headers ${name})
+  if(name MATCHES "gradient$")
+    if(NOT DEFINED forward_of_${name})
+      complain("${header} is a backward pass; name its forward pass in tests/house.cmake")
+    else()
+      cmake_path(GET forward_of_${name} PARENT_PATH forward_room)
+      if(NOT EXISTS ${root}/include/rope/${forward_of_${name}}.hpp OR NOT forward_room STREQUAL room)
+        complain("${header} must stand beside its forward pass ${forward_of_${name}}.hpp")
+      endif()
+    endif()
+  endif()
+  set(test tests/${name}.test.cpp)
+  if(NOT EXISTS ${root}/${test})
+    complain("${header} has no ${test}")
+  else()
+    file(STRINGS ${root}/${test} includes REGEX "^#include ")
+    list(POP_FRONT includes first)
+    if(NOT first MATCHES "^#include <rope/${name}[.]hpp>")
+      complain("${test} must include <rope/${header}> first")
     endif()
   endif()
 endforeach()
 
+# Doors open their whole room, and rope.hpp every door.
+foreach(name IN LISTS public_headers)
+  cmake_path(GET name PARENT_PATH room)
+  if(NOT room STREQUAL "base" AND NOT name IN_LIST includes_of_${room})
+    complain("${room}.hpp does not include ${name}.hpp")
+  endif()
+endforeach()
+foreach(room IN LISTS rooms)
+  if(NOT room STREQUAL "base" AND NOT room IN_LIST includes_of_rope)
+    complain("rope.hpp does not include ${room}.hpp")
+  endif()
+  foreach(included IN LISTS includes_of_${room})
+    string(REGEX REPLACE "/.*" "" other ${included})
+    if(NOT other STREQUAL room AND NOT other IN_LIST below_${room})
+      complain("${room}.hpp includes ${included}.hpp, but ${other}/ is not below ${room}/")
+    elseif(included MATCHES "/detail/")
+      complain("${room}.hpp includes ${included}.hpp; a door shows no detail/")
+    endif()
+  endforeach()
+endforeach()
+
+# No arrow leads up, so a circle stays in one room.
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "[.]hpp$" "" name ${header})
+  string(REGEX REPLACE "/.*" "/" room ${name})
   set(reached "")
   set(next ${includes_of_${name}})
+  list(FILTER next INCLUDE REGEX "^${room}")
   while(next)
     list(POP_FRONT next included)
     if(NOT included IN_LIST reached)
       list(APPEND reached ${included})
-      list(APPEND next ${includes_of_${included}})
+      set(further ${includes_of_${included}})
+      list(FILTER further INCLUDE REGEX "^${room}")
+      list(APPEND next ${further})
     endif()
   endwhile()
   if(name IN_LIST reached)
     complain("${header} includes itself by way of other headers")
   endif()
-  if(name MATCHES "^detail/")
-    continue()
-  endif()
-  if(NOT DEFINED level_of_${name})
-    complain("${header} has no level; give it one in tests/house.cmake")
-    continue()
-  endif()
-  list(FILTER reached EXCLUDE REGEX "^detail/")
-  foreach(included IN LISTS reached)
-    if(NOT DEFINED level_of_${included} OR NOT level_of_${included} LESS level_of_${name})
-      complain("${header} reaches ${included}.hpp, which is not below it")
-    endif()
-  endforeach()
 endforeach()
 
-file(GLOB tests RELATIVE ${root}/tests/rope ${root}/tests/rope/*.test.cpp)
-foreach(test IN LISTS tests)
-  string(REGEX REPLACE "[.]test[.]cpp$" ".hpp" header ${test})
-  if(NOT header IN_LIST headers)
-    complain("tests/rope/${test} has no include/rope/${header}")
-  endif()
+foreach(room IN LISTS rooms)
+  file(GLOB tests RELATIVE ${root}/tests ${root}/tests/${room}/*.test.cpp)
+  foreach(test IN LISTS tests)
+    string(REGEX REPLACE "[.]test[.]cpp$" "" name ${test})
+    if(NOT name IN_LIST public_headers)
+      complain("tests/${test} has no include/rope/${name}.hpp; a law belongs in tests/${room}/laws/")
+    endif()
+  endforeach()
 endforeach()
 
 if(complaints)

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <rope/rotation/rotate.hpp>
 #include <rope/frequencies/scaling.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <string>
 #include <vector>
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <rope/positions/grid_positions.hpp>
-#include <rope/rotation/rotate.hpp>
 #include <rope/positions/token_order.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <string>
 #include <vector>
 

@@ -2,13 +2,13 @@
 // Everything of the library that owns memory, but for caches and blocks, which take long to compile.
 
 #include <rope/frequencies/axes.hpp>
-#include <rope/tables/given_table.hpp>
+#include <rope/frequencies/scaling.hpp>
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
-#include <rope/rotation/rotate.hpp>
-#include <rope/frequencies/scaling.hpp>
-#include <rope/tables/table.hpp>
 #include <rope/positions/token_order.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/tables/given_table.hpp>
+#include <rope/tables/table.hpp>
 #include <utility>
 
 #include "part.hpp"

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/rotate.hpp>
-#include <rope/tables/table.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>

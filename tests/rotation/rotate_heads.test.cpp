@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rope/rotation/rotate_heads.hpp>
 
-#include <rope/positions/grid_positions.hpp>
 #include <rope/frequencies/vision_axes.hpp>
+#include <rope/positions/grid_positions.hpp>
 #include <vector>
 
 #include "support/catch.hpp"

@@ -12,8 +12,8 @@
 #include <limits>
 #include <memory>
 #include <random>
-#include <rope/attention/options.hpp>
 #include <rope/attention/dropout.hpp>
+#include <rope/attention/options.hpp>
 #include <vector>
 
 #include "support/attention_call.hpp"

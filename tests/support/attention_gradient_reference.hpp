@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include <rope/attention/options.hpp>
 #include <rope/attention/dropout.hpp>
+#include <rope/attention/options.hpp>
 
 #include "support/attention_reference.hpp"
 #include "support/wide.hpp"

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <limits>
 #include <rope/rotation/layout.hpp>
-#include <rope/tables/table.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
 #include <tuple>
 #include <type_traits>
 #include <vector>

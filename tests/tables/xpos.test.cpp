@@ -2,8 +2,8 @@
 #include <rope/tables/xpos.hpp>
 
 #include <rope/attention/attention.hpp>
-#include <rope/rotation/gradient.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/rotation/gradient.hpp>
 #include <rope/rotation/rotate.hpp>
 
 #include <cmath>

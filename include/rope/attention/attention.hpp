@@ -85,7 +85,7 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param v        [batch, keys, k.heads, value_dim]; of the type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
 /// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
@@ -102,7 +102,7 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Few queries (group times tokens
-///            at most the rows of a strip, detail/attention_panels.hpp) read each key and value once, from
+///            at most the rows of a strip, base/simd/panels.hpp) read each key and value once, from
 ///            where they are; more are cut into blocks of 512 rows. Scratch memory of a thread does not
 ///            depend on the number of tokens, but for a row of sums per 1024 keys where queries are few; it
 ///            is kept until release_scratch(): no allocation once a call of the same size has been made
@@ -126,7 +126,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param tables  one frequency_table, or one for the queries and one for the keys (query_key_tables.hpp), with
+/// \param tables  one frequency_table, or one for the queries and one for the keys (tables/query_key_tables.hpp), with
 ///                rows for the positions of the keys and of every query that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is

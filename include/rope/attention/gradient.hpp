@@ -152,7 +152,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
 ///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (scratch.hpp)
+///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           class Threads = this_thread>
@@ -179,7 +179,7 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (scratch.hpp)
+///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
           attention_tables Tables, class Threads = this_thread>
 void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,

@@ -207,14 +207,14 @@ class block_gradient {
 /// \param gradients  where the gradients go, in the shapes of what they are by; those that are empty are left
 ///                   out
 ///
-/// \param threads    the caller's threads, see parallel.hpp; the bits do not depend on them
+/// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
 /// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
-///            (scratch.hpp).
+///            (base/scratch.hpp).
 ///            Every step runs on all threads
-/// Source:    the chain rule; attention_gradient.hpp, gradient.hpp
+/// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<detail::token_ref<T>>& x, Index batch,

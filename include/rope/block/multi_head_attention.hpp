@@ -11,11 +11,11 @@
 #include <rope/attention/attention.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
-#include <rope/block/detail/cache_step.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/cache/attention.hpp>
+#include <rope/cache/detail/cache_step.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
@@ -42,7 +42,7 @@ inline namespace ROPE_ABI {
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
-/// Every form takes the caller's threads last (parallel.hpp): projections, norms, rotation and attention run
+/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention run
 /// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
@@ -53,7 +53,7 @@ inline namespace ROPE_ABI {
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch (scratch.hpp)
+///            same size has been made on the thread, which keeps the heads of a call as scratch (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -220,7 +220,8 @@ class multi_head_attention {
                        const detail::row_counts& counts, const Threads& threads) const {
     pass().check_call(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
-    detail::check_next<Layout>(cache, shape_, options_.attention, count, table, counts);
+    detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
+                               options_.attention, count, table, counts);
     const block_heads heads = project(x, x, batch, threads);
     const Index chunk = detail::chunk_of(cache, count);
     Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 #include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
@@ -17,6 +16,7 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/key_turn.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
@@ -31,7 +31,7 @@ inline namespace ROPE_ABI {
 ///
 ///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
 ///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
-/// or, with rotation, positions and storage left to the cache (cached_attention.hpp),
+/// or, with rotation, positions and storage left to the cache (attention.hpp),
 ///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
 ///
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
@@ -80,7 +80,7 @@ class kv_cache {
   /// are at `row_starts{cache.next_positions()}`.
   std::span<const std::int64_t> next_positions() const { return rows_.next(); }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
-  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in cached_attention.hpp
+  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows_.newest().counts("attention", queries);
   }

@@ -34,7 +34,7 @@ inline namespace ROPE_ABI {
 ///     i                                   for i < sinks
 ///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
 ///
-/// so keys lie in memory out of order; attention (cached_attention.hpp) goes by their positions.
+/// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
 ///
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);

@@ -4,7 +4,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <rope/config.hpp>
@@ -15,22 +14,6 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
-
-/// The two layouts of layout.hpp, for a program that learns only at run time which one it needs.
-enum class pairing { interleaved, half_split };
-
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(pairing layout, Call&& f) {
-  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-
-inline const char* name_of(pairing layout) {
-  return layout == pairing::interleaved ? "interleaved" : "half_split";
-}
 
 /// A number that went into the frequencies, under the name it has in this library.
 struct named_number {

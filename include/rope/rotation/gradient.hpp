@@ -143,7 +143,7 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-/// (given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+/// (tables/given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,

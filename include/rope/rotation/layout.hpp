@@ -3,7 +3,11 @@
 #define ROPE_ROTATION_LAYOUT_HPP
 
 #include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::forward
 
+#include <rope/base/hash.hpp>
 #include <rope/config.hpp>
 
 /// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
@@ -45,10 +49,56 @@ concept pair_layout = requires(Index i, Index pairs) {
   { L::second(i, pairs) } -> std::convertible_to<Index>;
 };
 
+/// The two layouts, for a program that learns only at run time which one it needs.
+enum class pairing { interleaved, half_split };
+
+/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(pairing layout, Call&& f) {
+  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+
+inline const char* name_of(pairing layout) {
+  return layout == pairing::interleaved ? "interleaved" : "half_split";
+}
+
 namespace detail {
 
 /// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
 struct unnamed_layout {};
+
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+
+/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
+/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
+/// and addresses of its own.
+template <class Layout>
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
+}
 
 }  // namespace detail
 }  // namespace ROPE_ABI

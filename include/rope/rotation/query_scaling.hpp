@@ -12,7 +12,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>    // is_finite
+#include <rope/frequencies/frequencies.hpp>  // is_finite
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>

@@ -104,7 +104,7 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
 ///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
 ///                    `segments` of a ragged batch
-/// \param  threads    the caller's threads, see parallel.hpp; a call too small to gain from them stays on its
+/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
 /// own
 ///
 /// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;

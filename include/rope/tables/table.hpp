@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/hash.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>

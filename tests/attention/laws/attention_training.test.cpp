@@ -12,8 +12,8 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/rotation/gradient.hpp>
-#include <rope/tables/xpos.hpp>
 #include <rope/rotation/xpos_gradient.hpp>
+#include <rope/tables/xpos.hpp>
 
 #include "support/catch.hpp"
 #include "support/random.hpp"

@@ -12,8 +12,8 @@
 #include <rope/attention/weights.hpp>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
-#include <rope/rotation/layout.hpp>
 #include <rope/cache/ring_cache.hpp>
+#include <rope/rotation/layout.hpp>
 #include <type_traits>
 #include <vector>
 

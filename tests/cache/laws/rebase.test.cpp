@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/rotation/rotate.hpp>
 #include <rope/frequencies/scaling.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <type_traits>

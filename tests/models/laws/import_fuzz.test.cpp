@@ -9,9 +9,9 @@
 #include <functional>  // std::greater_equal
 #include <iterator>    // std::size
 #include <limits>
+#include <rope/models/axes.hpp>
 #include <rope/models/describe.hpp>
 #include <rope/models/gguf.hpp>
-#include <rope/models/axes.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>

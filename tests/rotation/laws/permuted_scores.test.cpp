@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/rotate.hpp>
-#include <rope/tables/table.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/table.hpp>
 #include <vector>
 
 #include "support/catch.hpp"

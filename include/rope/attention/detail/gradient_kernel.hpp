@@ -21,13 +21,13 @@
 /// and output o:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
-///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (attention_gradient_slopes.hpp)
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (detail/gradient_slopes.hpp)
 ///     dq_i = scale sum_j slopes_ij k_j
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
 /// Sums by queries are the block's own. Those by keys are shared with other blocks: to the ones of a tile a
-/// block adds when it is its turn (ordered_turns.hpp), so they are the same whatever the threads.
+/// block adds when it is its turn (detail/ordered_turns.hpp), so they are the same whatever the threads.
 
 namespace rope {
 inline namespace ROPE_ABI {

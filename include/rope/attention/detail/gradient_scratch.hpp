@@ -10,7 +10,7 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>  // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/simd/packet.hpp>       // arithmetic
+#include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

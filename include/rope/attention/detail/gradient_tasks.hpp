@@ -17,7 +17,7 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/exp2.hpp>  // ln_2
+#include <rope/base/simd/exp2.hpp>    // ln_2
 #include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>

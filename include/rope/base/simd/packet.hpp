@@ -119,7 +119,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
   }
 }
 
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see packet_pairs.hpp.
+/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)

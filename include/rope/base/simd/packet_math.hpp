@@ -11,7 +11,7 @@
 /// What attention asks of packets that Eigen does not have.
 
 #if defined(__GNUC__) && !defined(__clang__)
-// For the reasons in packet.hpp.
+// For the reasons in simd/packet.hpp.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -10,8 +10,6 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
-#include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/visibility.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>

@@ -10,7 +10,7 @@
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/derive.hpp>
 
-/// The scalings of ggml that are not quite those of scaling.hpp.
+/// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/hash.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_CACHE_STEP_HPP
-#define ROPE_BLOCK_DETAIL_CACHE_STEP_HPP
+#ifndef ROPE_CACHE_DETAIL_CACHE_STEP_HPP
+#define ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
 #include <algorithm>  // std::min, std::max
 #include <cstddef>
@@ -8,10 +8,8 @@
 #include <span>
 #include <type_traits>
 
-#include <rope/attention/attention.hpp>  // attention_options
-#include <rope/attention/detail/visibility.hpp>  // known_range
+#include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
-#include <rope/block/weights.hpp>
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -27,6 +25,11 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// Heads of the queries, and what the cache must hold for them.
+struct step_shape {
+  Index heads, kv_heads, head_dim, value_dim;
+};
 
 /// The most tokens that are appended before they attend.
 template <class C>
@@ -66,11 +69,11 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
   return read;
 }
 
-/// Throws:  what append and attention would for `tokens` new tokens per row of a block with this shape, but
+/// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
 /// for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
-void check_next(const Cache& cache, const multi_head_shape& shape, const attention_options& options,
-                Index tokens, const frequency_table<S>* table, const row_counts& counts) {
+void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
+                const frequency_table<S>* table, const row_counts& counts) {
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)
@@ -104,4 +107,4 @@ void check_next(const Cache& cache, const multi_head_shape& shape, const attenti
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BLOCK_DETAIL_CACHE_STEP_HPP
+#endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_HPP
+#define ROPE_ATTENTION_HPP
+
+/// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
+/// and partial results merged.
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/dropout.hpp>
+#include <rope/attention/gradient.hpp>
+#include <rope/attention/merge.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/attention/weights.hpp>
+#include <rope/base/scratch.hpp>
+
+#endif  // ROPE_ATTENTION_HPP

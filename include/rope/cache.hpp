@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_HPP
+#define ROPE_CACHE_HPP
+
+/// What was seen before? This door opens caches of keys and values, and attention to what they hold.
+
+#include <rope/cache/attention.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/cache/ring_cache.hpp>
+
+#endif  // ROPE_CACHE_HPP

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_HPP
+
+/// How fast does a pair turn? This door opens frequencies and the schedules of released models, axes of
+/// images and videos.
+
+#include <rope/frequencies/axes.hpp>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/scaling.hpp>
+#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/frequencies/video_axes.hpp>
+#include <rope/frequencies/vision_axes.hpp>
+
+#endif  // ROPE_FREQUENCIES_HPP
