@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plots of benchmark results, and the speed table of the README.
+"""Plots of benchmark results, and the speed tables of bench/README.md and README.md.
 
     bench/plot.py build/native/bench/rotate.json build/native/bench/table.json ...
 
-Reads what Google Benchmark wrote, writes bench/results/*.svg and the part of README.md between its two
-"speed" comments. Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
+Reads what Google Benchmark wrote, writes bench/results/*.svg and the part of both pages between their two
+"speed" comments: every row in bench/README.md, the most asked for in README.md. Names of cases: what/layout/type/order/batch x tokens x heads x head_dim/threads.
 """
 
 import json
@@ -191,7 +191,27 @@ def share(cases, name):
     return f"{cases[name]['share']:.2f}" if name in cases else "–"
 
 
-def readme_table(cases, context):
+def machine(context):
+    cpu = f"{context.get('cpu', 'unknown processor')}, {context['num_cpus']} cores"
+    build = f"{context.get('compiler', '')} {context.get('flags', '')}, Eigen {context.get('eigen', '')}"
+    return f"{cpu}; {build}; {context['date'][:10]}."
+
+
+def short_table(cases, context):
+    both = [share(cases, f"rotate/{layout}/float/bshd/{shape}/1 thread") + " " + layout
+            for shape in ("1x4096x32x128", "1x1x32x128") for layout in ("half_split", "interleaved")]
+    rows = [("rotation, prefill (1, 4096, 32, 128), of `x *= a`", ", ".join(both[:2])),
+            ("rotation, decode (1, 1, 32, 128) in L1, of `x *= a`", ", ".join(both[2:])),
+            ("attention, causal prefill (1, 2048, 32 + 8 heads, 128), of peak multiply-adds",
+             share(cases, "prefill/2048x2048x32+8x128/1 thread")),
+            ("its backward pass", share(cases, "backward/2048x2048x32+8x128/1 thread")),
+            ("decoding, 1 query, 16384 keys, of a plain read of K and V",
+             share(cases, "decode/bhsd/1x16384x32+8x128/1 thread"))]
+    lines = ["| share of the limit, float | |", "|---|---|"] + [f"| {label} | {value} |" for label, value in rows]
+    return "\n".join(lines + ["", machine(context) + " [All rows and plots](bench/README.md)."])
+
+
+def long_table(cases, context):
     prefix = "rotate/{}/{}/bshd/{}/{}"
     rows = [("prefill (1, 4096, 32, 128) float", "float", "1x4096x32x128", "1 thread"),
             ("the same, two threads", "float", "1x4096x32x128", "2 threads"),
@@ -245,10 +265,7 @@ def readme_table(cases, context):
         lines += [f"| {label} | {share(cases, 'table/' + key)} |" for label, key in (
             ("float, positions in a row", "float/range"), ("float, scattered positions", "float/scattered positions"),
             ("double, positions in a row", "double/range"))]
-    date = context["date"][:10]
-    machine = f"{context.get('cpu', 'unknown processor')}, {context['num_cpus']} cores"
-    build = f"{context.get('compiler', '')} {context.get('flags', '')}, Eigen {context.get('eigen', '')}"
-    lines += ["", f"{machine}; {build}; {date}. The limit is `x *= a` on the same bytes, timed in turn with the case."]
+    lines += ["", f"{machine(context)} The limit is `x *= a` on the same bytes, timed in turn with the case."]
     return "\n".join(lines)
 
 
@@ -257,12 +274,11 @@ def main(files):
     note = f"{context.get('cpu', '')}, {context.get('flags', '')}, {context['date'][:10]}"
     rotation(cases, note)
     attention(cases, note)
-    readme = ROOT / "README.md"
-    text = readme.read_text()
     begin, end = "<!-- speed: written by bench/plot.py -->\n", "<!-- /speed -->"
-    if begin in text:
+    for page, table in ((ROOT / "README.md", short_table), (ROOT / "bench" / "README.md", long_table)):
+        text = page.read_text()
         before, rest = text.split(begin, 1)
-        readme.write_text(before + begin + readme_table(cases, context) + "\n" + end + rest.split(end, 1)[1])
+        page.write_text(before + begin + table(cases, context) + "\n" + end + rest.split(end, 1)[1])
 
 
 if __name__ == "__main__":
