@@ -199,9 +199,15 @@ void backward(benchmark::State& state, shape s, int threads) {
   const auto d_out = like(x.out, d_out_), d_q = like(x.q, d_q_), d_k = like(x.k, d_k_), d_v = like(x.v, d_v_);
   beside_peak(state, s.backward_flops(), threads, [&] {
     if (threads == 2)
-      rope::attention_gradient(x.q, x.k, x.v, x.out, d_out, d_q, d_k, d_v, options, {}, bench::pool());
+      rope::attention_gradient(
+          rope::attention_tape<float>{
+              .q = x.q, .k = x.k, .v = x.v, .out = x.out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
+          options, {}, bench::pool());
     else
-      rope::attention_gradient(x.q, x.k, x.v, x.out, d_out, d_q, d_k, d_v, options);
+      rope::attention_gradient(
+          rope::attention_tape<float>{
+              .q = x.q, .k = x.k, .v = x.v, .out = x.out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
+          options);
   });
 }
 

@@ -69,8 +69,15 @@ lesson study(const Eigen::ArrayXd& inv_freq, const rope::frequencies& teacher, I
   }
 
   // From the output to the unrotated queries and keys, and from those to the frequencies.
-  rope::attention_gradient<half_split>(q.view(), k.view(), v.view(), out.view(), d_out.view(), d_q.view(),
-                                       d_k.view(), d_v.view(), ours, options);
+  rope::attention_gradient<half_split>(rope::attention_tape<double>{.q = q.view(),
+                                                                    .k = k.view(),
+                                                                    .v = v.view(),
+                                                                    .out = out.view(),
+                                                                    .d_out = d_out.view(),
+                                                                    .d_q = d_q.view(),
+                                                                    .d_k = d_k.view(),
+                                                                    .d_v = d_v.view()},
+                                       ours, options);
   return {loss, rope::inv_freq_gradient<half_split>(q.view(), d_q.view(), ours).col(0) +
                     rope::inv_freq_gradient<half_split>(k.view(), d_k.view(), ours).col(0)};
 }

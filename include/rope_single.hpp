@@ -7258,6 +7258,43 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_PANELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_TAPE_HPP
+#define ROPE_ATTENTION_TAPE_HPP
+
+
+/// What the backward pass of attention reads and writes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect to its
+/// inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
+///
+///     attention_gradient<half_split>(
+///         attention_tape<float>{
+///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
+///         table, options);
+///
+/// \tparam T  a channel type, of all heads and gradients
+template <class T>
+struct attention_tape {
+  head_view<const T> q;      // [batch, queries, q.heads, head_dim]
+  head_view<const T> k;      // [batch, keys, k.heads, head_dim]
+  head_view<const T> v;      // [batch, keys, k.heads, value_dim]
+  head_view<const T> out;    // [batch, queries, q.heads, value_dim], the output of the forward pass
+  head_view<const T> d_out;  // the gradient with respect to it
+  // These receive the gradients; their content before does not matter.
+  head_view<T> d_q, d_k, d_v;
+
+  /// Query heads that share a key head.
+  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_TAPE_HPP
 
 /// What the backward pass of attention works on: the heads of a call, sums by keys, and the scratch memory of
 /// a block of queries.
@@ -7265,15 +7302,6 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The heads of a call; already checked.
-template <class T>
-struct attention_tape {
-  head_view<const T> q, k, v, out, d_out;
-  head_view<T> d_q, d_k, d_v;
-
-  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
-};
 
 /// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
 /// and whether they may from tiles of different keys.
@@ -7308,22 +7336,22 @@ struct attention_gradient_scratch {
   using shape = gradient_shape<A>;
 
   Index strips, rows, key_panels, value_panels;
-  A* queries;         // [key_panels, rows, width], times the factor of scores
-  A* upstream;        // [value_panels, rows, width]: gradients by the output
-  A* d_queries;       // [strips, key_panels, strip, width], without the scale
-  A* weights;         // [rows, tile]: scores, then what multiplies values
-  A* slopes;          // [rows, tile]: upstream . value, then the gradient by the score
-  A* shifts;          // [rows]: a weight is 2^(score - shift) * factor
-  A* factors;         // [rows]
-  A* products;        // [rows]: upstream . out
-  A* turned_keys;     // [tile / width, head_dim, width]: keys of a tile, transposed
-  A* turned_values;   // [tile / width, value_dim, width]
-  A* keys;            // [key_panels, tile, width]
-  A* wide;            // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;          // [strip, panel_shape::tile], where no log-sum-exp is given
+  A* queries;            // [key_panels, rows, width], times the factor of scores
+  A* upstream;           // [value_panels, rows, width]: gradients by the output
+  A* d_queries;          // [strips, key_panels, strip, width], without the scale
+  A* weights;            // [rows, tile]: scores, then what multiplies values
+  A* slopes;             // [rows, tile]: upstream . value, then the gradient by the score
+  A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
+  A* factors;            // [rows]
+  A* products;           // [rows]: upstream . out
+  A* turned_keys;        // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* turned_values;      // [tile / width, value_dim, width]
+  A* keys;               // [key_panels, tile, width]
+  A* wide;               // [tile, channels]: rows of 16-bit channels, widened
+  A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
-  key_set* visible;   // [tokens]
-  tile_range* hulls;  // [strips]: keys of the tile that a strip sees
+  key_set* visible;      // [tokens]
+  tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
@@ -8385,20 +8413,19 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.add_sinks(by_options.sink_logits);
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads)                                                  \
-  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");              \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> &&   \
-                    std::is_same_v<std::remove_const_t<V>, T> &&                                            \
-                    std::is_same_v<std::remove_const_t<O>, T> && std::is_same_v<std::remove_const_t<G>, T>, \
-                "attention_gradient: all heads and gradients have the same channel type");                  \
-  static_assert(parallel_executor<Threads>,                                                                 \
-                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "  \
-                "parallel_for(count, body), both const")
+/// Types that a caller may have got wrong.
+template <class T, class Threads>
+constexpr void check_gradient_types() {
+  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");
+  static_assert(parallel_executor<Threads>,
+                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
+}
 
 }  // namespace detail
 
-/// Gradients by q, k and v of a loss whose gradient by the output of `attention(q, k, v, out, options)` is
-/// d_out.
+/// Gradients with respect to q, k and v of a loss whose gradient with respect to the output of
+/// `attention(q, k, v, out, options)` is d_out.
 ///
 ///     d_v_j = sum_i w_ij d_out_i
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
@@ -8408,15 +8435,10 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// in the forward pass. Keys of a group sum over the query heads that share them. A query that sees no key
 /// has a gradient of zero.
 ///
-/// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]
-/// \param v        [batch, keys, k.heads, value_dim]
-/// \param out      [batch, queries, q.heads, value_dim], the output of the forward pass
-/// \param d_out    the gradient by it
-/// \param d_q, d_k, d_v  receive the gradients; their content before does not matter
+/// \param tape     the heads of the forward pass, d_out, and where the gradients go
 /// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
 ///                 wrote, or nothing, and it is found again at the cost of one more product
-/// \param by_options  where the gradients by learned sink logits and by the bias go
+/// \param by_options  where the gradients with respect to learned sink logits and to the bias go
 /// \param threads  the caller's threads; each takes blocks of queries of a key head, which add to the sums by
 ///                 keys in one order, so the bits do not depend on the threads
 ///
@@ -8434,25 +8456,22 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
 ///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
-                        const attention_options& options = {}, const option_gradients& by_options = {},
-                        const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
+void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
+                        const option_gradients& by_options = {}, const Threads& threads = {}) {
+  detail::check_gradient_types<T, Threads>();
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
-  const detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options);
-  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  const detail::visibility rule(options,
+                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
 /// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
-/// are given unrotated, and d_q and d_k are the gradients by them.
+/// are given unrotated, and d_q and d_k are the gradients with respect to them.
 ///
-///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
+///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
 /// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
 ///            is outside the table; nothing is written then
@@ -8460,31 +8479,29 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
 ///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          attention_tables Tables, class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const Tables& tables,
+template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
+          class Threads = this_thread>
+void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+  detail::check_gradient_types<T, Threads>();
   static_assert(
       pair_layout<Layout>,
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
   detail::check_tables("attention_gradient", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
-  detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options, true);
-  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  const detail::visibility rule(options,
+                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   const auto rotated =
       detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
-  tape.q = rotated.q;
-  tape.k = rotated.k;
-  detail::differentiate_attention(tape, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(d_q, d_k, pair, rule, threads);
+  attention_tape<T> turned = tape;
+  turned.q = rotated.q;
+  turned.k = rotated.k;
+  detail::differentiate_attention(turned, rule, by_options, threads);
+  detail::rotate_gradients_back<Layout>(tape.d_q, tape.d_k, pair, rule, threads);
 }
-
-#undef ROPE_DETAIL_CHECK_TYPES
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -12524,8 +12541,15 @@ class block_gradient {
     attention_options options = rotation_.options_of(options_, s);
     options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
     attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
-    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
-                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
+    attention_gradient(attention_tape<T>{.q = asking,
+                                         .k = of_keys(k),
+                                         .v = of_keys(v),
+                                         .out = of_queries(out),
+                                         .d_out = of_queries(d_out),
+                                         .d_q = of_queries(d_q),
+                                         .d_k = of_keys(d_k),
+                                         .d_v = of_keys(d_v)},
+                       options, gradients_.options, threads_);
   }
 
   /// Turns the gradient by normalised heads into that by the heads before.

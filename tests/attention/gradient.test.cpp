@@ -20,6 +20,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/own_threads.hpp"
+#include "support/tape.hpp"
 #include "support/wide.hpp"
 
 // The closed form of the gradients against finite differences of attention, both in long double; then the
@@ -189,7 +190,7 @@ results gradients(const inputs& in, const tensor& out, const full_rule& rule, st
   return gradients_with<T>(
       in, out, rule, order,
       [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto by_options) {
-        rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, by_options, threads);
+        rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options, by_options, threads);
       });
 }
 
@@ -395,16 +396,16 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
   };
   check(table, table,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, table, options);
+          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), table, options);
         });
   check(table, other,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v),
                                                rope::query_key_tables(table, other), options);
         });
   check(table, other,
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v,
+          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v),
                                                rope::query_key_tables(table, other), options, {},
                                                testing::own_threads{3});
         });
@@ -574,8 +575,8 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
                           [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
                             rope::attention_options options = {.causal = false};
                             options.bias = {list.data(), 1, 1, queries, keys, 0, 0, 1, 1};
-                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
-                                                     threads);
+                            rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options,
+                                                     {.bias = d_list}, threads);
                           });
     return d_list;
   };
@@ -614,8 +615,8 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
                           [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
                             rope::attention_options options = {.causal = false, .sink_logits = logits};
                             options.bias = rope::scores(list.data(), 1, 1, per_query ? queries : 1, 1);
-                            rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options, {.bias = d_list},
-                                                     threads);
+                            rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options,
+                                                     {.bias = d_list}, threads);
                           });
     return d_list;
   };
@@ -687,39 +688,52 @@ TEST_CASE("a backward pass that does not fit is refused before anything is writt
           CHECK(throws_saying<std::invalid_argument>(call, "rope::attention_gradient: ", text));
         };
         refuses("out must be [1, 3, 4, 4], got [1, 3, 4, 6]",
-                [&] { rope::attention_gradient(q, k, v, q, g, d_q, d_k, d_v); });
-        refuses("d_out must be", [&] { rope::attention_gradient(q, k, v, o, q, d_q, d_k, d_v); });
-        refuses("d_q must be [1, 3, 4, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_k, d_k, d_v); });
-        refuses("d_k must be [1, 5, 2, 6]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_q, d_v); });
-        refuses("d_v must be [1, 5, 2, 4]", [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_k); });
-        refuses("v must be [1, 5, 2, 4]",
-                [&] { rope::attention_gradient(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v); });
-        refuses("q and k must have the same head_dim",
-                [&] { rope::attention_gradient(q.channels(0, 5), k, v, o, g, d_q, d_k, d_v); });
-        refuses("q.heads must be a multiple of k.heads, got 3 and 2",
-                [&] { rope::attention_gradient(q.head_range(0, 3), k, v, o, g, d_q, d_k, d_v); });
-        refuses("window must not be negative",
-                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {.window = -1}); });
+                [&] { rope::attention_gradient(testing::tape(q, k, v, q, g, d_q, d_k, d_v)); });
+        refuses("d_out must be",
+                [&] { rope::attention_gradient(testing::tape(q, k, v, o, q, d_q, d_k, d_v)); });
+        refuses("d_q must be [1, 3, 4, 6]",
+                [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_k, d_k, d_v)); });
+        refuses("d_k must be [1, 5, 2, 6]",
+                [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_q, d_v)); });
+        refuses("d_v must be [1, 5, 2, 4]",
+                [&] { rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_k)); });
+        refuses("v must be [1, 5, 2, 4]", [&] {
+          rope::attention_gradient(testing::tape(q, k, v.token_range(0, 4), o, g, d_q, d_k, d_v));
+        });
+        refuses("q and k must have the same head_dim", [&] {
+          rope::attention_gradient(testing::tape(q.channels(0, 5), k, v, o, g, d_q, d_k, d_v));
+        });
+        refuses("q.heads must be a multiple of k.heads, got 3 and 2", [&] {
+          rope::attention_gradient(testing::tape(q.head_range(0, 3), k, v, o, g, d_q, d_k, d_v));
+        });
+        refuses("window must not be negative", [&] {
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {.window = -1});
+        });
         refuses("sink_logits must be empty or have length 4", [&] {
           rope::attention_options options;
           options.sink_logits = std::span(logits).first(3);
-          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, options);
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options);
         });
         std::vector<double> three(3);
-        refuses("the gradient by sink_logits must have their length, 0, got 3",
-                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.sink_logits = three}); });
+        refuses("the gradient by sink_logits must have their length, 0, got 3", [&] {
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.sink_logits = three});
+        });
         const std::vector<float> by_distance(16);
         refuses("the gradient by bias needs strides that are not negative, got -1", [&] {
           rope::attention_options relative;
           relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
-          rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, relative, {.bias = three});
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), relative, {.bias = three});
         });
-        refuses("the gradient by bias must have one number per entry, 0, got 3",
-                [&] { rope::attention_gradient(q, k, v, o, g, d_q, d_k, d_v, {}, {.bias = three}); });
-        refuses("rotary_dim must not exceed head_dim, got 8 of 6",
-                [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, wide); });
+        refuses("the gradient by bias must have one number per entry, 0, got 3", [&] {
+          rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.bias = three});
+        });
+        refuses("rotary_dim must not exceed head_dim, got 8 of 6", [&] {
+          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), wide);
+        });
         CHECK(throws_saying<std::out_of_range>(
-            [&] { rope::attention_gradient<half_split>(q, k, v, o, g, d_q, d_k, d_v, shorter); },
+            [&] {
+              rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), shorter);
+            },
             "rope::attention_gradient: position 4 is outside the table's [0, 4)"));
       });
   for (const tensor* x : {&r.q, &r.k, &r.v})

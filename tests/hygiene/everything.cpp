@@ -125,9 +125,24 @@ void use_attention() {
   operands<T> d;
   std::vector<double> d_bias(static_cast<std::size_t>(tokens)), d_sinks(static_cast<std::size_t>(heads));
   attention(q, k, v, out, options);
-  attention_gradient(q, k, v, out, out, d.many(d.q), d.few(d.k), d.few(d.v), options,
-                     {.sink_logits = d_sinks, .bias = d_bias});
-  attention_gradient<Layout>(q, k, v, out, out, d.many(d.q), d.few(d.k), d.few(d.v), table);
+  attention_gradient(attention_tape<T>{.q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .out = out,
+                                       .d_out = out,
+                                       .d_q = d.many(d.q),
+                                       .d_k = d.few(d.k),
+                                       .d_v = d.few(d.v)},
+                     options, {.sink_logits = d_sinks, .bias = d_bias});
+  attention_gradient<Layout>(attention_tape<T>{.q = q,
+                                               .k = k,
+                                               .v = v,
+                                               .out = out,
+                                               .d_out = out,
+                                               .d_q = d.many(d.q),
+                                               .d_k = d.few(d.k),
+                                               .d_v = d.few(d.v)},
+                             table);
 }
 
 /// Two keys of scores 0 and -3: the second has a weight of 1 / (1 + e^3).

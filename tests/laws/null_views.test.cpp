@@ -12,6 +12,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/tape.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -105,11 +106,12 @@ TEST_CASE("a view without data is refused by attention") {
   check_refused("rate_gradient",
                 [&] { rate_gradient<half_split>(xpos_side::keys, x.view(), null(), growing); });
   check_refused("attention_gradient", [&] {
-    attention_gradient(x.view(), x.view(), x.view(), x.view(), x.view(), x.view(), null(), x.view());
+    attention_gradient(
+        testing::tape(x.view(), x.view(), x.view(), x.view(), x.view(), x.view(), null(), x.view()));
   });
   check_refused("attention_gradient", [&] {
-    attention_gradient<half_split>(x.view(), x.view(), x.view(), null(), x.view(), x.view(), x.view(),
-                                   x.view(), table);
+    attention_gradient<half_split>(
+        testing::tape(x.view(), x.view(), x.view(), null(), x.view(), x.view(), x.view(), x.view()), table);
   });
 }
 

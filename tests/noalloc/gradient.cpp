@@ -5,6 +5,7 @@
 
 #include "allocations.hpp"
 #include "support/catch.hpp"
+#include "support/tape.hpp"
 
 using testing::allocations_in;
 
@@ -18,12 +19,13 @@ TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", ""
   const auto few = [&](std::vector<T>& x) { return rope::bshd(x.data(), 1, keys, 2, head_dim); };
   const rope::frequency_table<float> table(rope::frequencies(head_dim), keys);
   const auto plain = [&] {
-    rope::attention_gradient(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h),
-                             {.window = 40, .softcap = 9});
+    rope::attention_gradient(
+        testing::tape(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h)),
+        {.window = 40, .softcap = 9});
   };
   const auto rotated = [&] {
-    rope::attention_gradient<rope::half_split>(many(a), few(e), few(f), many(b), many(c), many(d), few(g),
-                                               few(h), table);
+    rope::attention_gradient<rope::half_split>(
+        testing::tape(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h)), table);
   };
   // A bias shared by heads and queries, and the gradients by options.
   std::vector<double> sums(static_cast<std::size_t>(queries * 8), 3), d_bias(static_cast<std::size_t>(keys)),
@@ -32,8 +34,9 @@ TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", ""
   const auto by_options = [&] {
     rope::attention_options options = {.sink_logits = sink_logits, .dropout = 0.1, .log_sum_exp = sums};
     options.bias = rope::scores(numbers.data(), 1, 1, 1, keys);
-    rope::attention_gradient(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h), options,
-                             {.sink_logits = d_sink_logits, .bias = d_bias});
+    rope::attention_gradient(
+        testing::tape(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h)), options,
+        {.sink_logits = d_sink_logits, .bias = d_bias});
   };
   plain();
   rotated();

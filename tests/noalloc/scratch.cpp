@@ -7,6 +7,7 @@
 
 #include "allocations.hpp"
 #include "support/catch.hpp"
+#include "support/tape.hpp"
 
 using testing::allocations_in;
 using testing::held_bytes;
@@ -35,8 +36,8 @@ struct calls {
   }
 
   void backward() {
-    rope::attention_gradient<rope::half_split>(many(q), few(k), few(v), many(out), many(d_out), many(d_q),
-                                               few(d_k), few(d_v), table);
+    rope::attention_gradient<rope::half_split>(
+        testing::tape(many(q), few(k), few(v), many(out), many(d_out), many(d_q), few(d_k), few(d_v)), table);
   }
   void all() {
     rope::attention<rope::half_split>(many(q), few(k), few(v), many(out), table);
@@ -79,9 +80,9 @@ TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and c
 TEST_CASE("the scratch of attention_gradient with a layout is what its description says") {
   calls<float> made;
   const auto plain = [&] {
-    rope::attention_gradient(made.many(made.q), made.few(made.k), made.few(made.v), made.many(made.out),
-                             made.many(made.d_out), made.many(made.d_q), made.few(made.d_k),
-                             made.few(made.d_v));
+    rope::attention_gradient(testing::tape(made.many(made.q), made.few(made.k), made.few(made.v),
+                                           made.many(made.out), made.many(made.d_out), made.many(made.d_q),
+                                           made.few(made.d_k), made.few(made.d_v)));
   };
   rope::release_scratch();
   plain();

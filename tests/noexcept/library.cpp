@@ -141,9 +141,15 @@ void check_attention() {
   rope::attention(queries, keys, values, result, {.scale = 1});
   const std::vector<float> upstream = {0, 1};
   std::vector<float> d_q(4, -1), d_k(4, -1), d_v(2, -1);
-  rope::attention_gradient(queries, keys, values, result, rope::thd(upstream.data(), 2, 1, 1),
-                           rope::bshd(d_q.data(), 1, 2, 1, 2), rope::bhsd(d_k.data(), 1, 1, 2, 2),
-                           rope::thd(d_v.data(), 2, 1, 1), {.scale = 1});
+  rope::attention_gradient(rope::attention_tape<float>{.q = queries,
+                                                       .k = keys,
+                                                       .v = values,
+                                                       .out = result,
+                                                       .d_out = rope::thd(upstream.data(), 2, 1, 1),
+                                                       .d_q = rope::bshd(d_q.data(), 1, 2, 1, 2),
+                                                       .d_k = rope::bhsd(d_k.data(), 1, 1, 2, 2),
+                                                       .d_v = rope::thd(d_v.data(), 2, 1, 1)},
+                           {.scale = 1});
   check(near(d_v[0], 0.5f) && near(d_v[1], 0.5f), "the gradient by values");
   check(near(d_k[0], -0.25f) && d_k[1] == 0 && near(d_k[2], 0.25f), "the gradient by keys");
   check(d_q[0] == 0 && std::abs(d_q[2]) < 1e-6f, "the gradient by queries");

@@ -47,10 +47,16 @@ struct blocks {
     std::vector<float> d_q(q.size()), d_k(k.size()), d_v(v.size());
     std::vector<double> sums(q.size() / std::size_t(head_dim));
     rope::attention(queries, keys, values, result, {.log_sum_exp = sums});
-    rope::attention_gradient(queries, keys, values, result, queries,
-                             rope::thd(d_q.data(), tokens, heads, head_dim),
-                             rope::thd(d_k.data(), tokens, kv_heads, head_dim),
-                             rope::thd(d_v.data(), tokens, kv_heads, head_dim), {.log_sum_exp = sums});
+    rope::attention_gradient(
+        rope::attention_tape<float>{.q = queries,
+                                    .k = keys,
+                                    .v = values,
+                                    .out = result,
+                                    .d_out = queries,
+                                    .d_q = rope::thd(d_q.data(), tokens, heads, head_dim),
+                                    .d_k = rope::thd(d_k.data(), tokens, kv_heads, head_dim),
+                                    .d_v = rope::thd(d_v.data(), tokens, kv_heads, head_dim)},
+        {.log_sum_exp = sums});
     results.push_back(result_of("the gradient by values", d_v, heads * tokens * attention));
     // Sums of tokens * heads products below 2 and positions below tokens, in double, of floats.
     results.push_back(result_of("the gradient by frequencies",

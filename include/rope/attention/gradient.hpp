@@ -13,6 +13,7 @@
 #include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/tape.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
@@ -105,20 +106,19 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.add_sinks(by_options.sink_logits);
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads)                                                  \
-  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");              \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T> && std::is_same_v<std::remove_const_t<K>, T> &&   \
-                    std::is_same_v<std::remove_const_t<V>, T> &&                                            \
-                    std::is_same_v<std::remove_const_t<O>, T> && std::is_same_v<std::remove_const_t<G>, T>, \
-                "attention_gradient: all heads and gradients have the same channel type");                  \
-  static_assert(parallel_executor<Threads>,                                                                 \
-                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "  \
-                "parallel_for(count, body), both const")
+/// Types that a caller may have got wrong.
+template <class T, class Threads>
+constexpr void check_gradient_types() {
+  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");
+  static_assert(parallel_executor<Threads>,
+                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
+                "parallel_for(count, body), both const");
+}
 
 }  // namespace detail
 
-/// Gradients by q, k and v of a loss whose gradient by the output of `attention(q, k, v, out, options)` is
-/// d_out.
+/// Gradients with respect to q, k and v of a loss whose gradient with respect to the output of
+/// `attention(q, k, v, out, options)` is d_out.
 ///
 ///     d_v_j = sum_i w_ij d_out_i
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
@@ -128,15 +128,10 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// in the forward pass. Keys of a group sum over the query heads that share them. A query that sees no key
 /// has a gradient of zero.
 ///
-/// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]
-/// \param v        [batch, keys, k.heads, value_dim]
-/// \param out      [batch, queries, q.heads, value_dim], the output of the forward pass
-/// \param d_out    the gradient by it
-/// \param d_q, d_k, d_v  receive the gradients; their content before does not matter
+/// \param tape     the heads of the forward pass, d_out, and where the gradients go
 /// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
 ///                 wrote, or nothing, and it is found again at the cost of one more product
-/// \param by_options  where the gradients by learned sink logits and by the bias go
+/// \param by_options  where the gradients with respect to learned sink logits and to the bias go
 /// \param threads  the caller's threads; each takes blocks of queries of a key head, which add to the sums by
 ///                 keys in one order, so the bits do not depend on the threads
 ///
@@ -154,25 +149,22 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
 ///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v,
-                        const attention_options& options = {}, const option_gradients& by_options = {},
-                        const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
+void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
+                        const option_gradients& by_options = {}, const Threads& threads = {}) {
+  detail::check_gradient_types<T, Threads>();
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
-  const detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options);
-  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  const detail::visibility rule(options,
+                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
 /// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
-/// are given unrotated, and d_q and d_k are the gradients by them.
+/// are given unrotated, and d_q and d_k are the gradients with respect to them.
 ///
-///     d_q_i = m R(-angle(p_i)) (gradient by the rotated query),   d_k_j alike
+///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
 /// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
 ///            is outside the table; nothing is written then
@@ -180,31 +172,29 @@ void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_vie
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
 ///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class O, class G, class T,
-          attention_tables Tables, class Threads = this_thread>
-void attention_gradient(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<O> out, head_view<G> d_out,
-                        head_view<T> d_q, head_view<T> d_k, head_view<T> d_v, const Tables& tables,
+template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
+          class Threads = this_thread>
+void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, O, G, T, Threads);
+  detail::check_gradient_types<T, Threads>();
   static_assert(
       pair_layout<Layout>,
       "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
       "attention_gradient<half_split>(...)");
   detail::check_tables("attention_gradient", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
-  detail::attention_tape<T> tape = {q, k, v, out, d_out, d_q, d_k, d_v};
   detail::check_attention_gradient(tape, options, by_options, true);
-  const detail::visibility rule(options, {q.batch, q.tokens, k.tokens, q.heads, q.head_dim});
+  const detail::visibility rule(options,
+                                {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   const auto rotated =
       detail::rotated_operands<Layout>("attention_gradient", tape.q, tape.k, pair, rule, threads);
-  tape.q = rotated.q;
-  tape.k = rotated.k;
-  detail::differentiate_attention(tape, rule, by_options, threads);
-  detail::rotate_gradients_back<Layout>(d_q, d_k, pair, rule, threads);
+  attention_tape<T> turned = tape;
+  turned.q = rotated.q;
+  turned.k = rotated.k;
+  detail::differentiate_attention(turned, rule, by_options, threads);
+  detail::rotate_gradients_back<Layout>(tape.d_q, tape.d_k, pair, rule, threads);
 }
-
-#undef ROPE_DETAIL_CHECK_TYPES
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -170,8 +170,15 @@ class block_gradient {
     attention_options options = rotation_.options_of(options_, s);
     options.log_sum_exp = {workspace<scratch::log_sums, double>(sums), static_cast<std::size_t>(sums)};
     attention(asking, of_keys(k), of_keys(v), of_queries(out), options, threads_);
-    attention_gradient(asking, of_keys(k), of_keys(v), of_queries(out), of_queries(d_out), of_queries(d_q),
-                       of_keys(d_k), of_keys(d_v), options, gradients_.options, threads_);
+    attention_gradient(attention_tape<T>{.q = asking,
+                                         .k = of_keys(k),
+                                         .v = of_keys(v),
+                                         .out = of_queries(out),
+                                         .d_out = of_queries(d_out),
+                                         .d_q = of_queries(d_q),
+                                         .d_k = of_keys(d_k),
+                                         .d_v = of_keys(d_v)},
+                       options, gradients_.options, threads_);
   }
 
   /// Turns the gradient by normalised heads into that by the heads before.

@@ -17,6 +17,7 @@
 
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/tape.hpp"
 
 using rope::half_split;
 using rope::Index;
@@ -121,10 +122,11 @@ TEST_CASE("the backward pass is the derivative of the forward pass") {
   for (const rope::attention_options& options : all_options(sink_logits, bias)) {
     m.options = options;
     auto out = m.output();
-    rope::attention_gradient(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
-                             m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
-                             m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim),
-                             options);
+    rope::attention_gradient(
+        testing::tape(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
+                      m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
+                      m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim)),
+        options);
     const auto loss = [&] { return m.loss(); };
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);
@@ -134,10 +136,11 @@ TEST_CASE("the backward pass is the derivative of the forward pass") {
     std::vector<double> sums(static_cast<std::size_t>(batch * queries * heads));
     m.options.log_sum_exp = sums;
     out = m.output();
-    rope::attention_gradient(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
-                             m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
-                             m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim),
-                             m.options);
+    rope::attention_gradient(
+        testing::tape(m.of_queries(m.q, head_dim), m.of_keys(m.k, head_dim), m.of_keys(m.v, value_dim),
+                      m.of_queries(out, value_dim), m.of_queries(m.upstream, value_dim),
+                      m.of_queries(d_q, head_dim), m.of_keys(d_k, head_dim), m.of_keys(d_v, value_dim)),
+        m.options);
     m.options.log_sum_exp = {};
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);
@@ -162,9 +165,10 @@ TEST_CASE("the backward pass with a table reaches unrotated heads and the freque
     auto out = m.output(rotation);
     const auto q = m.of_queries(m.q, head_dim), k = m.of_keys(m.k, head_dim),
                by_q = m.of_queries(d_q, head_dim), by_k = m.of_keys(d_k, head_dim);
-    rope::attention_gradient<half_split>(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
-                                         m.of_queries(m.upstream, value_dim), by_q, by_k,
-                                         m.of_keys(d_v, value_dim), rotation, options);
+    rope::attention_gradient<half_split>(
+        testing::tape(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
+                      m.of_queries(m.upstream, value_dim), by_q, by_k, m.of_keys(d_v, value_dim)),
+        rotation, options);
     const auto loss = [&] { return m.loss(rotation); };
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);
@@ -195,9 +199,10 @@ TEST_CASE("the backward pass with xPos reaches the rates") {
     auto out = m.output(rotation);
     const auto q = m.of_queries(m.q, head_dim), k = m.of_keys(m.k, head_dim),
                by_q = m.of_queries(d_q, head_dim), by_k = m.of_keys(d_k, head_dim);
-    rope::attention_gradient<half_split>(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
-                                         m.of_queries(m.upstream, value_dim), by_q, by_k,
-                                         m.of_keys(d_v, value_dim), rotation, options);
+    rope::attention_gradient<half_split>(
+        testing::tape(q, k, m.of_keys(m.v, value_dim), m.of_queries(out, value_dim),
+                      m.of_queries(m.upstream, value_dim), by_q, by_k, m.of_keys(d_v, value_dim)),
+        rotation, options);
     const auto loss = [&] { return m.loss(rotation); };
     check(m.q, d_q, loss);
     check(m.k, d_k, loss);

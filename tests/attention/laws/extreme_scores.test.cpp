@@ -13,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/tape.hpp"
 
 using rope::bshd;
 using rope::Index;
@@ -55,10 +56,12 @@ struct row_of_keys {
     std::vector<float> d_q(rows.size()), d_k(keys.size()), d_v(both.size());
     for (const bool given : {false, true}) {
       options.log_sum_exp = given ? std::span<double>(r.sums) : std::span<double>();
-      rope::attention_gradient(bshd(rows.data(), 1, queries, 1, 1), bshd(keys.data(), 1, size(), 1, 1),
-                               bshd(both.data(), 1, size(), 1, 2), bshd(r.out.data(), 1, queries, 1, 2),
-                               bshd(g.data(), 1, queries, 1, 2), bshd(d_q.data(), 1, queries, 1, 1),
-                               bshd(d_k.data(), 1, size(), 1, 1), bshd(d_v.data(), 1, size(), 1, 2), options);
+      rope::attention_gradient(
+          testing::tape(bshd(rows.data(), 1, queries, 1, 1), bshd(keys.data(), 1, size(), 1, 1),
+                        bshd(both.data(), 1, size(), 1, 2), bshd(r.out.data(), 1, queries, 1, 2),
+                        bshd(g.data(), 1, queries, 1, 2), bshd(d_q.data(), 1, queries, 1, 1),
+                        bshd(d_k.data(), 1, size(), 1, 1), bshd(d_v.data(), 1, size(), 1, 2)),
+          options);
       // The second channel of d_v is half the sum of the weights over the queries.
       double weights = 0;
       for (std::size_t j = 0; j < keys.size(); ++j) weights += 2 * static_cast<double>(d_v[2 * j + 1]);

@@ -20,6 +20,7 @@
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/catch.hpp"
+#include "support/tape.hpp"
 
 using namespace attention_call;
 using rope::half_split;
@@ -262,8 +263,9 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
     for (const bool given : {false, true}) {
       rope::attention_options options = s.options;
       if (given) options.log_sum_exp = sums;
-      rope::attention_gradient(q, k, v, view(out, g), view(memory.d_out, g), view(d_q, x.q), view(d_k, x.k),
-                               view(d_v, x.v), options);
+      rope::attention_gradient(testing::tape(q, k, v, view(out, g), view(memory.d_out, g), view(d_q, x.q),
+                                             view(d_k, x.k), view(d_v, x.v)),
+                               options);
       verdict of_q, of_k, of_v;
       for_each_element(x.q, [&](long b, long i, long h, long c) {
         of_q.see(reaches.query(b, h, i), d_q[attention_call::place(x.q, axes::bshd, b, i, h, c)]);

@@ -21,6 +21,7 @@
 #include "support/decoder_step.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/tape.hpp"
 
 using namespace rope;
 using namespace decoder_step;
@@ -169,8 +170,9 @@ TEST_CASE("gradients of a row that is padded on the right are those of the row a
     const auto of_k = bshd(d_k.data(), x.batch(), x.keys, 2, 8);
     const auto of_v = bshd(d_v.data(), x.batch(), x.keys, 2, 5);
     std::vector<double> by_sinks(4), sum_by_sinks(4);
-    attention_gradient<half_split>(x.q_view(), x.k_view(), x.v_view(), result, upstream, of_q, of_k, of_v,
-                                   table, options, {.sink_logits = by_sinks});
+    attention_gradient<half_split>(
+        testing::tape(x.q_view(), x.k_view(), x.v_view(), result, upstream, of_q, of_k, of_v), table, options,
+        {.sink_logits = by_sinks});
     for (Index b = 0; b < x.batch(); ++b) {
       const auto asking = static_cast<Index>(x.query_counts[static_cast<std::size_t>(b)]),
                  count = static_cast<Index>(x.key_counts[static_cast<std::size_t>(b)]);
@@ -180,10 +182,11 @@ TEST_CASE("gradients of a row that is padded on the right are those of the row a
       const auto k1 = bshd(k.data(), 1, count, 2, 8);
       const auto v1 = bshd(v.data(), 1, count, 2, 5);
       std::vector<double> sinks(4);
-      attention_gradient<half_split>(row_of(x.q_view(), b, asking), row_of(x.k_view(), b, count),
-                                     row_of(x.v_view(), b, count), row_of(result, b, asking),
-                                     row_of(upstream, b, asking), q1, k1, v1, table, {.sink_logits = logits},
-                                     {.sink_logits = sinks});
+      attention_gradient<half_split>(
+          testing::tape(row_of(x.q_view(), b, asking), row_of(x.k_view(), b, count),
+                        row_of(x.v_view(), b, count), row_of(result, b, asking), row_of(upstream, b, asking),
+                        q1, k1, v1),
+          table, {.sink_logits = logits}, {.sink_logits = sinks});
       for (std::size_t h = 0; h < 4; ++h) sum_by_sinks[h] += sinks[h];
       CHECK(testing::same_heads(q1, row_of(of_q, b, asking)));
       CHECK(testing::same_heads(k1, row_of(of_k, b, count)));
@@ -200,8 +203,9 @@ TEST_CASE("gradients of a row that is padded on the right are those of the row a
     // The sums of the forward pass say `no_keys` for padding, where a large sink is no weight either.
     std::fill(by_sinks.begin(), by_sinks.end(), -77.0);
     options.log_sum_exp = sums;
-    attention_gradient<half_split>(x.q_view(), x.k_view(), x.v_view(), result, upstream, of_q, of_k, of_v,
-                                   table, options, {.sink_logits = by_sinks});
+    attention_gradient<half_split>(
+        testing::tape(x.q_view(), x.k_view(), x.v_view(), result, upstream, of_q, of_k, of_v), table, options,
+        {.sink_logits = by_sinks});
     for (std::size_t h = 0; h < 4; ++h)
       CHECK(by_sinks[h] == testing::Approx(sum_by_sinks[h]).epsilon(1e-4).margin(1e-4));
   }
@@ -297,10 +301,11 @@ TEST_CASE("counts that would put queries beside their keys are refused") {
     };
     const auto plain_call = [&] { attention(x.q_view(), x.k_view(), x.v_view(), result, options); };
     const auto d = [&](auto&&... table_and_options) {
-      attention_gradient<half_split>(x.q_view(), x.k_view(), x.v_view(), head_view<const float>(result),
-                                     head_view<const float>(result), bshd(d_q.data(), 2, 8, 4, 8),
-                                     bshd(d_k.data(), 2, 8, 2, 8), bshd(d_v.data(), 2, 8, 2, 5),
-                                     table_and_options...);
+      attention_gradient<half_split>(
+          testing::tape(x.q_view(), x.k_view(), x.v_view(), head_view<const float>(result),
+                        head_view<const float>(result), bshd(d_q.data(), 2, 8, 4, 8),
+                        bshd(d_k.data(), 2, 8, 2, 8), bshd(d_v.data(), 2, 8, 2, 5)),
+          table_and_options...);
     };
     if (rotates)
       CHECK_NOTHROW(plain_call());

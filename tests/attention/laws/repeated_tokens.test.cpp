@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/tape.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -122,10 +123,11 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
   const auto heads = [&](auto& x, Index tokens, Index channels_of) {
     return bshd(x.data(), 1, tokens, 1, channels_of);
   };
-  rope::attention_gradient(heads(q, queries, dim), heads(k, keys, dim), heads(v, keys, value_dim),
-                           heads(out, queries, value_dim), heads(g, queries, value_dim),
-                           heads(d_q, queries, dim), heads(d_k, keys, dim), heads(d_v, keys, value_dim),
-                           options);
+  rope::attention_gradient(
+      testing::tape(heads(q, queries, dim), heads(k, keys, dim), heads(v, keys, value_dim),
+                    heads(out, queries, value_dim), heads(g, queries, value_dim), heads(d_q, queries, dim),
+                    heads(d_k, keys, dim), heads(d_v, keys, value_dim)),
+      options);
   const testing::wide slope = share * product * (1 - n * share);
   const auto error = [](float got, testing::wide exact) {
     return static_cast<double>(testing::abs(static_cast<testing::wide>(got) - exact) / exact);

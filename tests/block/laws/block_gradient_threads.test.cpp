@@ -9,6 +9,7 @@
 
 #include "support/block.hpp"
 #include "support/catch.hpp"
+#include "support/tape.hpp"
 #include "support/threaded_block.hpp"
 
 using namespace threaded_block;
@@ -89,9 +90,10 @@ TEST_CASE("every step of a backward pass runs on the threads") {
   const int attends = loops_of([&](const auto& threads) {
     std::vector<float> a(memory), b(memory), c(memory), d(memory), out(memory);
     attention(heads(a, 16, 16), heads(b, 8, 16), heads(c, 8, 8), heads(out, 16, 8), options, threads);
-    attention_gradient(heads(memory, 16, 16), heads(memory, 8, 16), heads(memory, 8, 8), heads(out, 16, 8),
-                       heads(memory, 16, 8), heads(a, 16, 16), heads(b, 8, 16), heads(c, 8, 8), options, {},
-                       threads);
+    attention_gradient(
+        testing::tape(heads(memory, 16, 16), heads(memory, 8, 16), heads(memory, 8, 8), heads(out, 16, 8),
+                      heads(memory, 16, 8), heads(a, 16, 16), heads(b, 8, 16), heads(c, 8, 8)),
+        options, {}, threads);
   });
   all_gradients d(of.memory, of.x, of.context);
   const int loops = loops_of([&](const auto& threads) {

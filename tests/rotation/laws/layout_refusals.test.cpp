@@ -10,6 +10,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/tape.hpp"
 
 using namespace rope;
 using testing::guarded_memory;
@@ -82,7 +83,8 @@ TEST_CASE("a layout that names a channel in two pairs is refused by every call")
   cache.append(x, x);
   raw.append(x, x);
   refused("attention", [&] { attention<bad>(x, raw, y, table); });
-  refused("attention_gradient", [&] { attention_gradient<bad>(x, x, x, x, y, y, y, y, table); });
+  refused("attention_gradient",
+          [&] { attention_gradient<bad>(testing::tape(x, x, x, x, y, y, y, y), table); });
   CHECK(cache.size() == 3);
   CHECK(memory.untouched());
   CHECK(other.untouched());

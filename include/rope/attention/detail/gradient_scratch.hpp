@@ -10,6 +10,7 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>  // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/tape.hpp>
 #include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
@@ -21,15 +22,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The heads of a call; already checked.
-template <class T>
-struct attention_tape {
-  head_view<const T> q, k, v, out, d_out;
-  head_view<T> d_q, d_k, d_v;
-
-  Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
-};
 
 /// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
 /// and whether they may from tiles of different keys.
@@ -64,22 +56,22 @@ struct attention_gradient_scratch {
   using shape = gradient_shape<A>;
 
   Index strips, rows, key_panels, value_panels;
-  A* queries;         // [key_panels, rows, width], times the factor of scores
-  A* upstream;        // [value_panels, rows, width]: gradients by the output
-  A* d_queries;       // [strips, key_panels, strip, width], without the scale
-  A* weights;         // [rows, tile]: scores, then what multiplies values
-  A* slopes;          // [rows, tile]: upstream . value, then the gradient by the score
-  A* shifts;          // [rows]: a weight is 2^(score - shift) * factor
-  A* factors;         // [rows]
-  A* products;        // [rows]: upstream . out
-  A* turned_keys;     // [tile / width, head_dim, width]: keys of a tile, transposed
-  A* turned_values;   // [tile / width, value_dim, width]
-  A* keys;            // [key_panels, tile, width]
-  A* wide;            // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;          // [strip, panel_shape::tile], where no log-sum-exp is given
+  A* queries;            // [key_panels, rows, width], times the factor of scores
+  A* upstream;           // [value_panels, rows, width]: gradients by the output
+  A* d_queries;          // [strips, key_panels, strip, width], without the scale
+  A* weights;            // [rows, tile]: scores, then what multiplies values
+  A* slopes;             // [rows, tile]: upstream . value, then the gradient by the score
+  A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
+  A* factors;            // [rows]
+  A* products;           // [rows]: upstream . out
+  A* turned_keys;        // [tile / width, head_dim, width]: keys of a tile, transposed
+  A* turned_values;      // [tile / width, value_dim, width]
+  A* keys;               // [key_panels, tile, width]
+  A* wide;               // [tile, channels]: rows of 16-bit channels, widened
+  A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
-  key_set* visible;   // [tokens]
-  tile_range* hulls;  // [strips]: keys of the tile that a strip sees
+  key_set* visible;      // [tokens]
+  tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),

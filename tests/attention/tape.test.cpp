@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention/tape.hpp>
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/gradient.hpp>
+
+#include <cstddef>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+using rope::bshd;
+using rope::Index;
+
+TEST_CASE("the order of the views in a call of the backward pass does not matter, their names do") {
+  testing::random numbers(testing::seed());
+  const Index tokens = 5, dim = 4;
+  std::vector<double> q(tokens * dim), k(q.size()), v(q.size()), d_out(q.size()), out(q.size()),
+      d_q(q.size()), d_k(q.size()), d_v(q.size()), expected(q.size());
+  for (auto* x : {&q, &k, &v, &d_out})
+    for (double& number : *x) number = numbers.scaled(-3, 0);
+  const auto view = [&](std::vector<double>& x) { return bshd(x.data(), 1, tokens, 1, dim); };
+  const rope::attention_options options = {.causal = false};
+  rope::attention(view(q), view(k), view(v), view(out), options);
+  rope::attention_tape<double> tape;
+  tape.d_v = view(d_v);
+  tape.d_k = view(d_k);
+  tape.d_q = view(d_q);
+  tape.d_out = view(d_out);
+  tape.out = view(out);
+  tape.v = view(v);
+  tape.k = view(k);
+  tape.q = view(q);
+  CHECK(tape.group() == 1);
+  rope::attention_gradient(tape, options);
+  // A step of 2^-20 along one number of k, and of v: the loss is linear in v, and in k its third derivative is below 1.
+  const double step = 0x1p-20;
+  const auto loss = [&] {
+    std::vector<double> y(q.size());
+    rope::attention(view(q), view(k), view(v), view(y), options);
+    double sum = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * d_out[i];
+    return sum;
+  };
+  const auto slope = [&](double& number) {
+    const double before = number;
+    number = before + step;
+    const double above = loss();
+    number = before - step;
+    const double below = loss();
+    number = before;
+    return (above - below) / (2 * step);
+  };
+  // Twenty sums of at most 4 |v| |d_out| <= 4, each rounded some 100 times, over a step of 2^-19.
+  const double allowed = step * step + 20 * 4 * 100 * 0x1p-53 / (2 * step);
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    CHECK_THAT(d_q[i], testing::WithinAbs(slope(q[i]), allowed));
+    CHECK_THAT(d_k[i], testing::WithinAbs(slope(k[i]), allowed));
+    CHECK_THAT(d_v[i], testing::WithinAbs(slope(v[i]), allowed));
+  }
+}
