@@ -30,7 +30,8 @@ struct shape {
         static_cast<double>(queries) * (static_cast<double>(keys) - static_cast<double>(queries) / 2 + 0.5);
     return 4.0 * static_cast<double>(heads * head_dim) * seen;
   }
-  /// Products of the backward pass: scores and gradients by weights, then by queries, keys and values.
+  /// Products of the backward pass: scores and gradients with respect to weights, then by queries, keys and
+  /// values.
   double backward_flops() const { return 2.5 * flops(); }
   std::string name() const {
     return std::to_string(queries) + "x" + std::to_string(keys) + "x" + std::to_string(heads) + "+" +

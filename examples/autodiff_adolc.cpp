@@ -58,8 +58,8 @@ class rotation_op {
     return 0;
   }
 
-  /// From the gradient by y to those by x and inv_freq, which need x, and nothing else that was computed
-  /// before.
+  /// From the gradient with respect to y to those by x and inv_freq, which need x, and nothing else that was
+  /// computed before.
   static int reverse(int, int*, int, int, int*, double** d_out, int* in_sizes, double** d_in, double** in,
                      double**, void* context) {
     const auto& op = *static_cast<rotation_op*>(context);

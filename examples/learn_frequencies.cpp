@@ -42,8 +42,8 @@ tensor random_heads(Index tokens, std::mt19937_64& generator) {
   return x;
 }
 
-/// The mean squared distance of the student's outputs from the teacher's, and its gradient by the
-/// frequencies.
+/// The mean squared distance of the student's outputs from the teacher's, and its gradient with respect to
+/// the frequencies.
 struct lesson {
   double loss;
   Eigen::ArrayXd gradient;

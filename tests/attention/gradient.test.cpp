@@ -211,9 +211,10 @@ tensor stored_output(const wide_tensor& out) {
 /// How far a gradient may be off, as a part of the sum of the magnitudes of its terms, before it is rounded
 /// to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
 /// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (t +
-/// 1)) with t = tiles_of_sum(n); a log-sum-exp in place of the running softmax is no worse. The slope adds value_dim + 4, the slope of
-/// a softcap 40 for its tanh and twice the error of the score over the cap, and the sums over keys, or over
-/// queries and heads of the group, one u per rounding (roundings_of_sum). A bias of magnitude 1 adds 2 to a score.
+/// 1)) with t = tiles_of_sum(n); a log-sum-exp in place of the running softmax is no worse. The slope adds
+/// value_dim + 4, the slope of a softcap 40 for its tanh and twice the error of the score over the cap, and
+/// the sums over keys, or over queries and heads of the group, one u per rounding (roundings_of_sum). A bias
+/// of magnitude 1 adds 2 to a score.
 template <class A>
 testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
   const testing::wide u = tolerance::unit_roundoff<A>();
@@ -715,16 +716,16 @@ TEST_CASE("a backward pass that does not fit is refused before anything is writt
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options);
         });
         std::vector<double> three(3);
-        refuses("the gradient by sink_logits must have their length, 0, got 3", [&] {
+        refuses("the gradient with respect to sink_logits must have their length, 0, got 3", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.sink_logits = three});
         });
         const std::vector<float> by_distance(16);
-        refuses("the gradient by bias needs strides that are not negative, got -1", [&] {
+        refuses("the gradient with respect to bias needs strides that are not negative, got -1", [&] {
           rope::attention_options relative;
           relative.bias = {by_distance.data() + 8, 1, 1, q.tokens, k.tokens, 0, 0, -1, 1};
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), relative, {.bias = three});
         });
-        refuses("the gradient by bias must have one number per entry, 0, got 3", [&] {
+        refuses("the gradient with respect to bias must have one number per entry, 0, got 3", [&] {
           rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), {}, {.bias = three});
         });
         refuses("rotary_dim must not exceed head_dim, got 8 of 6", [&] {

@@ -48,9 +48,9 @@ struct loss {
     return sum;
   }
 
-  /// The largest difference of `got` from the derivative by `of`, relative to the largest derivative, in
-  /// units of what is allowed. The step balances its square (the cubic term of the difference) against the
-  /// unit roundoff 2^-64 of the sum: 2^-20 leaves 2^-40, far above the double that is tested.
+  /// The largest difference of `got` from the derivative with respect to `of`, relative to the largest
+  /// derivative, in units of what is allowed. The step balances its square (the cubic term of the difference)
+  /// against the unit roundoff 2^-64 of the sum: 2^-20 leaves 2^-40, far above the double that is tested.
   double worst(reference::list& of, const double* got) {
     number largest = 0, error = 0;
     for (std::size_t i = 0; i < of.size(); ++i) {
@@ -403,38 +403,38 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
   using map = multi_head_gradients<double>::token_map;
   using list = projection<double>::bias_map;
   refused(
-      invalid, g + "the gradient by x must be empty or [6, 4], got [5, 4]",
+      invalid, g + "the gradient with respect to x must be empty or [6, 4], got [5, 4]",
       [&](auto& d) { new (&d.x) map(space.data(), 5, 4); }, self);
   refused(
-      invalid, g + "the gradient by the q weight must be empty or [12, 4], got [4, 12]",
+      invalid, g + "the gradient with respect to the q weight must be empty or [12, 4], got [4, 12]",
       [&](auto& d) { new (&d.weights.q.weight) map(space.data(), 4, 12); }, self);
   refused(
-      invalid, g + "the gradient by the k weight must be empty or [6, 4], got [12, 4]",
+      invalid, g + "the gradient with respect to the k weight must be empty or [6, 4], got [12, 4]",
       [&](auto& d) { new (&d.weights.k.weight) map(space.data(), 12, 4); }, self);
   refused(
-      invalid, g + "the gradient by the v weight must be empty or [4, 4], got [6, 4]",
+      invalid, g + "the gradient with respect to the v weight must be empty or [4, 4], got [6, 4]",
       [&](auto& d) { new (&d.weights.v.weight) map(space.data(), 6, 4); }, self);
   refused(
-      invalid, g + "the gradient by the o weight must be empty or [4, 8], got [4, 4]",
+      invalid, g + "the gradient with respect to the o weight must be empty or [4, 8], got [4, 4]",
       [&](auto& d) { new (&d.weights.o.weight) map(space.data(), 4, 4); }, self);
   refused(
-      invalid, g + "the gradient by the q bias must be empty or [1, 12], got [1, 6]",
+      invalid, g + "the gradient with respect to the q bias must be empty or [1, 12], got [1, 6]",
       [&](auto& d) { new (&d.weights.q.bias) list(space.data(), 6); }, self);
   refused(
-      invalid, g + "the gradient by q_norm must be empty or [1, 6], got [1, 12]",
+      invalid, g + "the gradient with respect to q_norm must be empty or [1, 6], got [1, 12]",
       [&](auto& d) { new (&d.weights.q_norm) list(space.data(), 12); }, self);
   refused(
       invalid, g + "self-attention has no context, got memory for 6 of its tokens",
       [&](auto& d) { new (&d.context) map(space.data(), 6, 4); }, self);
   refused(
-      invalid, g + "gradients by options are those of one segment, got 2",
+      invalid, g + "gradients with respect to options are those of one segment, got 2",
       [&](auto& d) { d.options.sink_logits = std::span<double>(space).first(2); },
       [&](const auto& d) {
         const std::vector<int> offsets = {0, 3, 6};
         multi_head_attention_gradient(block, x, 1, d_out, d, table,
                                       segments<int>{std::span<const int>(offsets)});
       });
-  // A block without biases has no gradient by them.
+  // A block without biases has no gradient with respect to them.
   const random_block<double> bare(kinds[0], 610);
   const rows_of<double> five = rows_of<double>::Ones(6, 5);
   CHECK(throws_saying<std::invalid_argument>(
@@ -444,5 +444,5 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
         multi_head_attention_gradient(multi_head_attention<double>(bare.weights(), bare.options()), five, 2,
                                       five, d);
       },
-      "rope::" + g + "the gradient by the v bias must be empty, as the v bias is, got [1, 8]"));
+      "rope::" + g + "the gradient with respect to the v bias must be empty, as the v bias is, got [1, 8]"));
 }

@@ -27,7 +27,7 @@ TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", ""
     rope::attention_gradient<rope::half_split>(
         testing::tape(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h)), table);
   };
-  // A bias shared by heads and queries, and the gradients by options.
+  // A bias shared by heads and queries, and the gradients with respect to options.
   std::vector<double> sums(static_cast<std::size_t>(queries * 8), 3), d_bias(static_cast<std::size_t>(keys)),
       d_sink_logits(8);
   const std::vector<float> numbers(static_cast<std::size_t>(keys)), sink_logits(8);

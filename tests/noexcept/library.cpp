@@ -150,9 +150,9 @@ void check_attention() {
                                                        .d_k = rope::bhsd(d_k.data(), 1, 1, 2, 2),
                                                        .d_v = rope::thd(d_v.data(), 2, 1, 1)},
                            {.scale = 1});
-  check(near(d_v[0], 0.5f) && near(d_v[1], 0.5f), "the gradient by values");
-  check(near(d_k[0], -0.25f) && d_k[1] == 0 && near(d_k[2], 0.25f), "the gradient by keys");
-  check(d_q[0] == 0 && std::abs(d_q[2]) < 1e-6f, "the gradient by queries");
+  check(near(d_v[0], 0.5f) && near(d_v[1], 0.5f), "the gradient with respect to values");
+  check(near(d_k[0], -0.25f) && d_k[1] == 0 && near(d_k[2], 0.25f), "the gradient with respect to keys");
+  check(d_q[0] == 0 && std::abs(d_q[2]) < 1e-6f, "the gradient with respect to queries");
 }
 
 void check_cache() {

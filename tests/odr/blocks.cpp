@@ -57,9 +57,9 @@ struct blocks {
                                     .d_k = rope::thd(d_k.data(), tokens, kv_heads, head_dim),
                                     .d_v = rope::thd(d_v.data(), tokens, kv_heads, head_dim)},
         {.log_sum_exp = sums});
-    results.push_back(result_of("the gradient by values", d_v, heads * tokens * attention));
+    results.push_back(result_of("the gradient with respect to values", d_v, heads * tokens * attention));
     // Sums of tokens * heads products below 2 and positions below tokens, in double, of floats.
-    results.push_back(result_of("the gradient by frequencies",
+    results.push_back(result_of("the gradient with respect to frequencies",
                                 rope::inv_freq_gradient<rope::half_split>(queries, queries, table),
                                 tokens * tokens * heads * 0x1p-40));
 

@@ -219,8 +219,8 @@ TEST_CASE("the gradients of a head of 8 have the published values") {
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("the gradient by the heads turns back and keeps the attention_factor", "",
-                        testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads turns back and keeps the attention_factor",
+                        "", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const std::uint32_t seed = testing::seed();
@@ -266,13 +266,14 @@ TEMPLATE_LIST_TEST_CASE("the gradient by the heads turns back and keeps the atte
     }
 }
 
-TEST_CASE("the gradient by the heads is the derivative of the rotation") {
+TEST_CASE("the gradient with respect to the heads is the derivative of the rotation") {
   const std::uint32_t seed = testing::seed();
   CAPTURE(seed);
   for_each_problem([&](bool halves, Index axes) {
     const problem p = random_problem<double>(seed, halves, axes);
     const call<double, double> c(p);
-    // The loss is linear in x: its derivative by a channel is its value at the unit vector of the channel.
+    // The loss is linear in x: its derivative with respect to a channel is its value at the unit vector of
+    // the channel.
     problem unit = p;
     unit.x.assign(p.x.size(), 0);
     unit.for_each_pair([&](Index, Index, Index, std::size_t u, std::size_t v) {
@@ -287,8 +288,9 @@ TEST_CASE("the gradient by the heads is the derivative of the rotation") {
   });
 }
 
-TEMPLATE_TEST_CASE("the gradients by angles, frequencies and coordinates are derivatives, on both sides", "",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE(
+    "the gradients with respect to angles, frequencies and coordinates are derivatives, on both sides", "",
+    float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   using S = rope::detail::arithmetic<T>;
   const std::uint32_t seed = testing::seed();
@@ -346,8 +348,8 @@ TEMPLATE_TEST_CASE("the gradients by angles, frequencies and coordinates are der
   });
 }
 
-TEMPLATE_TEST_CASE("the gradient by the entries of a table is a derivative", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a derivative", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = testing::seed();
   CAPTURE(seed);

@@ -20,7 +20,8 @@ using rope::half_split;
 using rope::Index;
 using testing::throws_saying;
 
-TEMPLATE_TEST_CASE("the gradient by the rates is the derivative, on both sides", "", float, double) {
+TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on both sides", "", float,
+                   double) {
   using T = TestType;
   testing::random numbers(testing::seed());
   const Index batch = 2, tokens = 4, heads = 3, pairs = 5, dim = 12;

@@ -185,7 +185,8 @@ TEST_CASE("a score depends on the distance alone and fades with it") {
     }
 }
 
-TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient by the heads keeps it", "", float, double) {
+TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to the heads keeps it", "",
+                   float, double) {
   using T = TestType;
   testing::random numbers(testing::seed());
   const auto u = static_cast<double>(tolerance::unit_roundoff<T>());

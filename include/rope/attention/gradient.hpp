@@ -28,7 +28,7 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Gradients by what the options hold; each is written where memory is given for it.
+/// Gradients with respect to what the options hold; each is written where memory is given for it.
 struct option_gradients {
   /// [q.heads], by options.sink_logits.
   std::span<double> sink_logits = {};
@@ -75,7 +75,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient by sink_logits must have their length, ",
+               message(function, ": the gradient with respect to sink_logits must have their length, ",
                        options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
   const score_view<float>& bias = options.bias;
   const Index entries = !bias
@@ -89,11 +89,12 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
     if (!by_options.bias.empty() && extent > 1 && stride < 0)
       ROPE_THROW(
           std::invalid_argument,
-          message(function, ": the gradient by bias needs strides that are not negative, got ", stride));
+          message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
+                  stride));
   if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient by bias must have one number per entry, ", entries, ", got ",
-                       by_options.bias.size()));
+               message(function, ": the gradient with respect to bias must have one number per entry, ",
+                       entries, ", got ", by_options.bias.size()));
 }
 
 /// Every gradient; nothing is checked any more.
@@ -147,7 +148,8 @@ constexpr void check_gradient_types() {
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
 ///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
+///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch()
+///            (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -171,7 +173,8 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
+///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
+///            (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const Tables& tables,

@@ -105,12 +105,13 @@ class block_gradient {
   static void check_shape(const char* name, const Map& given, const Of& of) {
     if (given.size() > 0 && of.size() == 0)
       ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
-                         " is, got [", given.rows(), ", ", given.cols(), "]"));
+                 message("multi_head_attention_gradient: the gradient with respect to ", name,
+                         " must be empty, as ", name, " is, got [", given.rows(), ", ", given.cols(), "]"));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
-                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+      ROPE_THROW(
+          std::invalid_argument,
+          message("multi_head_attention_gradient: the gradient with respect to ", name, " must be empty or [",
+                  of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
   }
   void check_call() const {
     pass_.check_call(x_, context_, d_out_);
@@ -136,9 +137,9 @@ class block_gradient {
                          gradients_.context.rows(), " of its tokens"));
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
-                         rotation_.segment_count()));
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention_gradient: gradients with respect to "
+                                                "options are those of one segment, got ",
+                                                rotation_.segment_count()));
   }
 
   /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
@@ -181,7 +182,7 @@ class block_gradient {
                        options, gradients_.options, threads_);
   }
 
-  /// Turns the gradient by normalised heads into that by the heads before.
+  /// Turns the gradient with respect to normalised heads into that by the heads before.
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
@@ -201,7 +202,7 @@ class block_gradient {
 
 }  // namespace detail
 
-/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
+/// Gradients of a loss whose gradient with respect to the output of `block.forward(x, batch, out)` is d_out.
 ///
 ///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
 ///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
@@ -218,8 +219,8 @@ class block_gradient {
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
-///            (base/scratch.hpp).
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
+///            to heads (base/scratch.hpp).
 ///            Every step runs on all threads
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>

@@ -43,7 +43,8 @@ struct projection {
 
 /// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
 ///
-/// \tparam T  const float or const double for the weights, float or double for the gradients by them
+/// \tparam T  const float or const double for the weights, float or double for the gradients with respect to
+///            them
 template <class T>
 struct multi_head_parameters {
   using norm_map = typename projection<T>::bias_map;

@@ -30,8 +30,8 @@
 ///
 /// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
 /// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
-/// x.head_range(h, 1).
+/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
+/// that of x.head_range(h, 1).
 ///
 /// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
 
@@ -50,8 +50,8 @@ inline namespace ROPE_ABI {
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
                 "body), both const")
 
-/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
-/// heads before.
+/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
+/// into the gradient with respect to the heads before.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
 ///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
@@ -77,7 +77,7 @@ void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, con
                                             detail::way_back::transpose);
 }
 
-/// The gradients by queries and keys, both in place, in one pass over the table.
+/// The gradients with respect to queries and keys, both in place, in one pass over the table.
 template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
@@ -93,7 +93,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S
                                               detail::way_back::transpose);
 }
 
-/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
@@ -109,12 +109,13 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
                                             detail::way_back::transpose);
 }
 
-/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
+/// by.
 ///
 ///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
 ///
 /// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
-/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
 /// Returns:   [table.rows(), pairs]
@@ -135,7 +136,7 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
   return detail::sums_by_row(d_angle, x.tokens, table, source);
 }
 
-/// The gradient by inv_freq: what learned frequencies are trained by.
+/// The gradient with respect to inv_freq: what learned frequencies are trained by.
 ///
 ///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
 ///     a
@@ -164,7 +165,8 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
       });
 }
 
-/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
+/// range.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
@@ -188,19 +190,21 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   return detail::sums_by_row(by_token, x.tokens, table, source);
 }
 
-/// The gradient by the entries of a table.
+/// The gradient with respect to the entries of a table.
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };
 
-/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
-/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
+/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
+/// after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
 ///
 /// \param  x    [batch, tokens, heads, head_dim], before the rotation
-/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+/// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
+///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,

@@ -21,7 +21,7 @@ inline namespace ROPE_ABI {
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
 
-/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
+/// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
@@ -29,7 +29,8 @@ enum class xpos_side { queries, keys };
 /// before and after the rotation, so x and d_x may be from either side of it.
 ///
 /// \param side        whether x are queries or keys
-/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
+///           differ
 /// \param positions, threads  as in `rotate`
 ///
 /// Returns:   [pairs]
@@ -53,7 +54,7 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
       });
 }
 
-/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,

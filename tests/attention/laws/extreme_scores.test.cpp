@@ -67,7 +67,7 @@ struct row_of_keys {
       for (std::size_t j = 0; j < keys.size(); ++j) weights += 2 * static_cast<double>(d_v[2 * j + 1]);
       CAPTURE(given);
       CHECK(std::abs(weights - static_cast<double>(r.out[1]) * static_cast<double>(queries)) <= 1e-3);
-      // Gradients by queries and keys have those as factors, and may themselves be out of range.
+      // Gradients with respect to queries and keys have those as factors, and may themselves be out of range.
       if (std::abs(query) > 1e30f) continue;
       std::size_t numbers = 0;
       for (const std::vector<float>* x : {&d_q, &d_k, &d_v})

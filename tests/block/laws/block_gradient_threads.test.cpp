@@ -99,8 +99,8 @@ TEST_CASE("every step of a backward pass runs on the threads") {
   const int loops = loops_of([&](const auto& threads) {
     multi_head_attention_gradient(of.block(), of.x, batch, of.d_out, d.maps(true), of.table, {}, threads);
   });
-  // Projections, two norms, two rotations, the gradient by heads, two rotations and two norms back, and the
-  // gradients by weights and by tokens.
+  // Projections, two norms, two rotations, the gradient with respect to heads, two rotations and two norms
+  // back, and the gradients with respect to weights and by tokens.
   CHECK(loops == 12 + attends);
   CHECK(attends > 1);
 }

@@ -51,7 +51,7 @@ class attention_gradient_block {
                            const key_sums<A>& sums, ordered_turn& turn)
       : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), turn_(turn) {}
 
-  /// Adds what every tile of keys says to the gradients by the block's queries, and to `sums`.
+  /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
     rows_.for_each_tile([&](Index tile, Index count) { add_tile(tile, count); });
   }

@@ -43,7 +43,7 @@ struct attention_gradient_rows {
   score_factors factors;
   attention_gradient_scratch<T> m;
   position_range positions;  // of queries that may see a key
-  bool finite = true;        // queries and gradients by outputs
+  bool finite = true;        // queries and gradients with respect to outputs
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -68,7 +68,7 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// From one panel of packed queries, or of gradients by outputs, to the next.
+  /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
   Index panel_stride() const { return m.rows * shape::width; }
 
   /// Calls tile(n, count) for every tile n in which a query may see one of its first `count` keys, which are
@@ -185,8 +185,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the maximum
-  /// of larger scores is found again, exactly.
+  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the
+  /// maximum of larger scores is found again, exactly.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);

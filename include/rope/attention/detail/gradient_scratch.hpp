@@ -23,16 +23,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
-/// and whether they may from tiles of different keys.
+/// Where gradients with respect to the bias are added, laid out as the bias, or null; whether blocks may meet
+/// in an entry, and whether they may from tiles of different keys.
 struct bias_gradient {
   double* data;
   bool is_shared, joins_keys;
 };
 
-/// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel
-/// [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are in units of
-/// what queries are multiplied by.
+/// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
+/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are
+/// in units of what queries are multiplied by.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -57,10 +57,10 @@ struct attention_gradient_scratch {
 
   Index strips, rows, key_panels, value_panels;
   A* queries;            // [key_panels, rows, width], times the factor of scores
-  A* upstream;           // [value_panels, rows, width]: gradients by the output
+  A* upstream;           // [value_panels, rows, width]: gradients with respect to the output
   A* d_queries;          // [strips, key_panels, strip, width], without the scale
   A* weights;            // [rows, tile]: scores, then what multiplies values
-  A* slopes;             // [rows, tile]: upstream . value, then the gradient by the score
+  A* slopes;             // [rows, tile]: upstream . value, then the gradient with respect to the score
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out

@@ -20,7 +20,7 @@
 #include <rope/config.hpp>
 
 /// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
-/// of products upstream . value, weights and the gradients by the scores ("slopes"), in place.
+/// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
 ///
 ///     w_ij = 2^(score_ij - shift_i) factor_i
 ///     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij

@@ -53,8 +53,8 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not inline,
-/// so that programs can have it compiled once (`extern template`).
+/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not
+/// inline, so that programs can have it compiled once (`extern template`).
 ///
 /// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
 template <class T>
@@ -96,7 +96,7 @@ class attention_gradient_tasks {
       run_heads(threads, first, (std::min)(at_once, heads - first), memory);
   }
 
-  /// Gradients by the sink logits: what the blocks found, in order.
+  /// Gradients with respect to the sink logits: what the blocks found, in order.
   void add_sinks(std::span<double> d_sink_logits) const {
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
     if (d_sink_logits.empty()) return;

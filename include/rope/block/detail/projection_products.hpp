@@ -68,7 +68,7 @@ struct projected_back {
   }
 };
 
-/// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
+/// The gradient with respect to tokens that went through one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
 auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
                         const More&... more) {

@@ -45,7 +45,7 @@ inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
 
-/// The tiles of a sum over tokens, the gradient by a weight.
+/// The tiles of a sum over tokens, the gradient with respect to a weight.
 inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
 
 /// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
