@@ -8,14 +8,6 @@
 /// and its gradient, and the permutation of weights between layouts.
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_PARALLEL_HPP
-#define ROPE_BASE_PARALLEL_HPP
-
-#include <algorithm>  // std::min
-#include <atomic>
-#include <concepts>
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
 
@@ -165,6 +157,15 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 }  // namespace rope
 
 #endif  // ROPE_CONFIG_HPP
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+
+#include <algorithm>  // std::min
+#include <atomic>
+#include <concepts>
+
 
 /// How a call uses more than one thread: the caller brings the threads, the library never makes one.
 
@@ -747,8 +748,7 @@ class frequencies {
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
-  /// position;
-  ///                          zero and negative values are allowed
+  ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
   /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
@@ -910,8 +910,8 @@ struct ntk_scaling {
 };
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another. Source: emozilla 2023;
-/// `rope_type: dynamic` of Hugging Face transformers.
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
   double max_position;  // positive
@@ -938,13 +938,15 @@ struct dynamic_ntk_scaling {
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
 ///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
-///     m         = attention_factor; else g(mscale) / g(mscale_all_dim) if both are given and not 0; else
-///     g(1) g(k)      = 0.1 k ln s + 1
+///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
+///                 else g(1)
+///     g(k)      = 0.1 k ln s + 1
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
-/// yarn_softmax_multiplier. Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face
-/// transformers, whose clamp at d - 1
-///         (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
+/// yarn_softmax_multiplier.
+///
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
+///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
   double factor;                 // s >= 1
   double original_max_position;  // L0 > 0
@@ -1005,9 +1007,11 @@ struct yarn_scaling {
   }
 };
 
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN: (0.1 mscale_all_dim
-/// ln s + 1)^2, and 1 without mscale_all_dim. It never belongs into a table. Source: DeepSeek-V2 and V3,
-/// modeling_deepseek.py.
+/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+///
+///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
+///
+/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
@@ -1015,12 +1019,13 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
-///     m = attention_factor; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise;  s = factor; else
-///     max_position / L0
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
 ///
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with. Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers
-/// (Phi-3).
+/// began with.
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor, long_factor;       // [pairs], positive
   double original_max_position, max_position, length;  // L0 > 1, positive, not negative
@@ -1066,8 +1071,8 @@ struct longrope_scaling {
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
 /// high_freq_factor kept, those between blended.
 ///
-///     f_i = (1 - z) f_i / s + z f_i,   z = (L0 / w_i - low_freq_factor) / (high_freq_factor -
-///     low_freq_factor)
+///     f_i = (1 - z) f_i / s + z f_i
+///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
@@ -1104,7 +1109,7 @@ struct llama3_scaling {
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-/// (Gemma 4).
+///         (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
@@ -1920,7 +1925,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 /// \tparam T  a channel type, const for inputs
 ///
 /// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
+///            elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -3183,10 +3188,9 @@ class frequency_table {
   /// float.
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
-  /// at 4096,
-  ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
-  ///            PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
+  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
+  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
@@ -4320,8 +4324,8 @@ namespace detail {
 
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they
-/// are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
+///                  they are
 template <class S, bool inverse>
 struct table_row {
   const S* cos;
@@ -4822,8 +4826,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
 ///
 ///     u' = cos(p)[i] u - sin(p)[i] v
-///     v' = cos(p)[i] v + sin(p)[i] u        (u, v) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     v' = cos(p)[i] v + sin(p)[i] u
+///
+/// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
 /// the head. At position 0, with an attention_factor of 1, nothing is touched.
@@ -4834,21 +4839,19 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
 ///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
 ///                    `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
-/// own
+/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
+///                    on its own
 ///
 /// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
-/// std::out_of_range if a
-///            position is outside the table; x is then unchanged
+///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
 ///            (tests/rotation/laws/rotate_bits.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
-/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
-/// of
-///            Hugging Face transformers
+/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
+///            `rotate_half` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
@@ -4954,19 +4957,20 @@ requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
 
 /// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
 ///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
-///     given
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
 ///
-///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
-///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
-///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+/// Given d_y, the gradient of a loss with respect to y, that with respect to
+///
+///     the heads           d_x = m R(-angle) d_y                                        rotate_gradient
+///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
 /// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
 /// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
-/// x.head_range(h, 1).
+/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
+/// that of x.head_range(h, 1).
 ///
 /// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
 
@@ -4985,12 +4989,13 @@ inline namespace ROPE_ABI {
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
                 "body), both const")
 
-/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
-/// heads before.
+/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
+/// into the gradient with respect to the heads before.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
-///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     b' = cos(p)[i] b - sin(p)[i] a
+///
+/// where (a, b) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
 ///
@@ -5012,7 +5017,7 @@ void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, con
                                             detail::way_back::transpose);
 }
 
-/// The gradients by queries and keys, both in place, in one pass over the table.
+/// The gradients with respect to queries and keys, both in place, in one pass over the table.
 template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
@@ -5028,7 +5033,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S
                                               detail::way_back::transpose);
 }
 
-/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
@@ -5044,12 +5049,13 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
                                             detail::way_back::transpose);
 }
 
-/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
+/// by.
 ///
 ///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
 ///
 /// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
-/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
 /// Returns:   [table.rows(), pairs]
@@ -5070,15 +5076,17 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
   return detail::sums_by_row(d_angle, x.tokens, table, source);
 }
 
-/// The gradient by inv_freq: what learned frequencies are trained by.
+/// The gradient with respect to inv_freq: what learned frequencies are trained by.
 ///
-///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
-///     a
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
+///
+/// where p_a is the token's coordinate on axis a.
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
+/// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-/// (tables/given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
@@ -5099,7 +5107,8 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
       });
 }
 
-/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
+/// range.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
@@ -5123,19 +5132,21 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   return detail::sums_by_row(by_token, x.tokens, table, source);
 }
 
-/// The gradient by the entries of a table.
+/// The gradient with respect to the entries of a table.
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };
 
-/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
-/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
+/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
+/// after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
 ///
 /// \param  x    [batch, tokens, heads, head_dim], before the rotation
-/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+/// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
+///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
@@ -5207,23 +5218,23 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 
 /// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
 ///
-///     new row of channel To::first(i)  = old row of channel From::first(i),  and so for second, in every
-///     head
+///     new row of channel To::first(i)  = old row of channel From::first(i)
+///     new row of channel To::second(i) = old row of channel From::second(i),   in every head
 ///
 /// The inverse is the same call with the layouts swapped.
 ///
 /// \tparam From, To    layouts
 /// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
-/// (heads = 1): any
-///                     writable Eigen matrix or block of any scalar; a weight stored as [inputs, heads *
-///                     head_dim] is given as its transpose()
+///                     (heads = 1): any writable Eigen matrix or block of any scalar; a weight stored as
+///                     [inputs, heads * head_dim] is given as its transpose()
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is then
-/// unchanged Cost:    one read and one write of the rotated rows; allocates one row order and one column of
-/// it Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
+/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
+///          then unchanged
+/// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
+/// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <pair_layout From, pair_layout To, class Rows>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
@@ -5251,8 +5262,9 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
 /// them is what `rotate<To>` makes of them afterwards, in the new order.
 ///
-/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
-/// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
+///                    in the head
+/// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
 template <pair_layout From, pair_layout To, class T>
@@ -5339,7 +5351,7 @@ class moved_index {
 /// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
-/// embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
+///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -5348,9 +5360,8 @@ inline namespace ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
-/// less
-///            than 2.1e-9: below half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ
+///            by less than 2.1e-9: below half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
@@ -5369,8 +5380,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 class polar_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
-  /// the
-  ///              nearest one inside
+  ///              the nearest one inside
   ///
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
@@ -5562,8 +5572,7 @@ struct log_n_temperature {
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
-/// not
-///          negative, and p is not negative
+///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
 struct llama4_temperature {
   double floor_scale = 8192;
@@ -5599,9 +5608,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
 ///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
-/// more
-///            rounding
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
+///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
 template <query_temperature Temperature, class T, position_form P = std::int64_t>
 void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
@@ -5853,9 +5861,9 @@ inline namespace ROPE_ABI {
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
 /// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
-/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
-/// 1;
-///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
+///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
+///          lucidrains/rotary-embedding-torch
 inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
@@ -6031,7 +6039,7 @@ inline namespace ROPE_ABI {
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
 
-/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
+/// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
@@ -6039,7 +6047,8 @@ enum class xpos_side { queries, keys };
 /// before and after the rotation, so x and d_x may be from either side of it.
 ///
 /// \param side        whether x are queries or keys
-/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
+///           differ
 /// \param positions, threads  as in `rotate`
 ///
 /// Returns:   [pairs]
@@ -6063,7 +6072,7 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
       });
 }
 
-/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,

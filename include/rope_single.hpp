@@ -7,81 +7,6 @@
 /// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this file).
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_HPP
-#define ROPE_ATTENTION_HPP
-
-/// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
-/// and partial results merged.
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_ATTENTION_HPP
-#define ROPE_ATTENTION_ATTENTION_HPP
-
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ATTEND_HPP
-#define ROPE_ATTENTION_DETAIL_ATTEND_HPP
-
-#include <algorithm>  // std::min, std::max
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
-#define ROPE_ATTENTION_DETAIL_ROWS_HPP
-
-#include <algorithm>  // std::copy
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
-#define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
-
-#include <algorithm>  // std::min, std::max, std::upper_bound
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <span>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_OPTIONS_HPP
-#define ROPE_ATTENTION_OPTIONS_HPP
-
-#include <algorithm>  // std::max
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <span>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_EXACT_HPP
-#define ROPE_BASE_EXACT_HPP
-
-#include <concepts>    // std::integral, std::same_as
-#include <functional>  // std::equal_to
-#include <utility>     // std::in_range
-
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
 
@@ -231,6 +156,83 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 }  // namespace rope
 
 #endif  // ROPE_CONFIG_HPP
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_HPP
+#define ROPE_ATTENTION_HPP
+
+/// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
+/// and partial results merged.
+
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_ATTENTION_HPP
+#define ROPE_ATTENTION_ATTENTION_HPP
+
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ATTEND_HPP
+#define ROPE_ATTENTION_DETAIL_ATTEND_HPP
+
+#include <algorithm>  // std::min, std::max
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+
+#include <algorithm>  // std::min, std::max, std::fill
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+#define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+
+#include <algorithm>  // std::min, std::max, std::upper_bound
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_EXACT_HPP
+#define ROPE_BASE_EXACT_HPP
+
+#include <concepts>    // std::integral, std::same_as
+#include <functional>  // std::equal_to
+#include <utility>     // std::in_range
+
 
 /// Operations that compilers warn of, for places where they are meant.
 
@@ -751,8 +753,7 @@ class frequencies {
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
-  /// position;
-  ///                          zero and negative values are allowed
+  ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
   /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
@@ -2916,8 +2917,8 @@ namespace detail {
 
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they
-/// are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
+///                  they are
 template <class S, bool inverse>
 struct table_row {
   const S* cos;
@@ -3203,7 +3204,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 /// \tparam T  a channel type, const for inputs
 ///
 /// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
+///            elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -4365,10 +4366,9 @@ class frequency_table {
   /// float.
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
-  /// at 4096,
-  ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
-  ///            PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
+  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
+  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
@@ -6855,8 +6855,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
 ///
 ///     u' = cos(p)[i] u - sin(p)[i] v
-///     v' = cos(p)[i] v + sin(p)[i] u        (u, v) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     v' = cos(p)[i] v + sin(p)[i] u
+///
+/// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
 /// the head. At position 0, with an attention_factor of 1, nothing is touched.
@@ -6867,21 +6868,19 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
 ///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
 ///                    `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
-/// own
+/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
+///                    on its own
 ///
 /// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
-/// std::out_of_range if a
-///            position is outside the table; x is then unchanged
+///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
 ///            (tests/rotation/laws/rotate_bits.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
-/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
-/// of
-///            Hugging Face transformers
+/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
+///            `rotate_half` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
@@ -7052,8 +7051,8 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param v        [batch, keys, k.heads, value_dim]; of the type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
-/// own
+/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
+///                 its own
 ///
 /// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
 /// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j
@@ -7303,16 +7302,16 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Where gradients by the bias are added, laid out as the bias, or null; whether blocks may meet in an entry,
-/// and whether they may from tiles of different keys.
+/// Where gradients with respect to the bias are added, laid out as the bias, or null; whether blocks may meet
+/// in an entry, and whether they may from tiles of different keys.
 struct bias_gradient {
   double* data;
   bool is_shared, joins_keys;
 };
 
-/// Gradients by the keys and values of one key head while blocks of queries add to them, each channel panel
-/// [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are in units of
-/// what queries are multiplied by.
+/// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
+/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those by keys are
+/// in units of what queries are multiplied by.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -7337,10 +7336,10 @@ struct attention_gradient_scratch {
 
   Index strips, rows, key_panels, value_panels;
   A* queries;            // [key_panels, rows, width], times the factor of scores
-  A* upstream;           // [value_panels, rows, width]: gradients by the output
+  A* upstream;           // [value_panels, rows, width]: gradients with respect to the output
   A* d_queries;          // [strips, key_panels, strip, width], without the scale
   A* weights;            // [rows, tile]: scores, then what multiplies values
-  A* slopes;             // [rows, tile]: upstream . value, then the gradient by the score
+  A* slopes;             // [rows, tile]: upstream . value, then the gradient with respect to the score
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
   A* products;           // [rows]: upstream . out
@@ -7458,7 +7457,7 @@ struct attention_gradient_rows {
   score_factors factors;
   attention_gradient_scratch<T> m;
   position_range positions;  // of queries that may see a key
-  bool finite = true;        // queries and gradients by outputs
+  bool finite = true;        // queries and gradients with respect to outputs
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -7483,7 +7482,7 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// From one panel of packed queries, or of gradients by outputs, to the next.
+  /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
   Index panel_stride() const { return m.rows * shape::width; }
 
   /// Calls tile(n, count) for every tile n in which a query may see one of its first `count` keys, which are
@@ -7600,8 +7599,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the maximum
-  /// of larger scores is found again, exactly.
+  /// Whether the log-sum-exps given tell scores that differ by 2^-24 apart. A double of 2^28 does; the
+  /// maximum of larger scores is found again, exactly.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -7667,7 +7666,7 @@ struct attention_gradient_rows {
 
 
 /// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
-/// of products upstream . value, weights and the gradients by the scores ("slopes"), in place.
+/// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
 ///
 ///     w_ij = 2^(score_ij - shift_i) factor_i
 ///     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
@@ -7925,7 +7924,7 @@ class attention_gradient_block {
                            const key_sums<A>& sums, ordered_turn& turn)
       : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), turn_(turn) {}
 
-  /// Adds what every tile of keys says to the gradients by the block's queries, and to `sums`.
+  /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
     rows_.for_each_tile([&](Index tile, Index count) { add_tile(tile, count); });
   }
@@ -8093,8 +8092,8 @@ inline bool joins_keys(const score_view<float>& x, const attention_shape& shape)
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not inline,
-/// so that programs can have it compiled once (`extern template`).
+/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not
+/// inline, so that programs can have it compiled once (`extern template`).
 ///
 /// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
 template <class T>
@@ -8136,7 +8135,7 @@ class attention_gradient_tasks {
       run_heads(threads, first, (std::min)(at_once, heads - first), memory);
   }
 
-  /// Gradients by the sink logits: what the blocks found, in order.
+  /// Gradients with respect to the sink logits: what the blocks found, in order.
   void add_sinks(std::span<double> d_sink_logits) const {
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
     if (d_sink_logits.empty()) return;
@@ -8310,7 +8309,7 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   return {rotated_q, rotated_k};
 }
 
-/// Turns gradients by the rotated queries and keys into those by the unrotated ones, in place.
+/// Turns gradients with respect to the rotated queries and keys into those by the unrotated ones, in place.
 template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
@@ -8335,7 +8334,7 @@ void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// Gradients by what the options hold; each is written where memory is given for it.
+/// Gradients with respect to what the options hold; each is written where memory is given for it.
 struct option_gradients {
   /// [q.heads], by options.sink_logits.
   std::span<double> sink_logits = {};
@@ -8382,7 +8381,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient by sink_logits must have their length, ",
+               message(function, ": the gradient with respect to sink_logits must have their length, ",
                        options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
   const score_view<float>& bias = options.bias;
   const Index entries = !bias
@@ -8396,11 +8395,12 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
     if (!by_options.bias.empty() && extent > 1 && stride < 0)
       ROPE_THROW(
           std::invalid_argument,
-          message(function, ": the gradient by bias needs strides that are not negative, got ", stride));
+          message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
+                  stride));
   if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": the gradient by bias must have one number per entry, ", entries, ", got ",
-                       by_options.bias.size()));
+               message(function, ": the gradient with respect to bias must have one number per entry, ",
+                       entries, ", got ", by_options.bias.size()));
 }
 
 /// Every gradient; nothing is checked any more.
@@ -8454,7 +8454,8 @@ constexpr void check_gradient_types() {
 ///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
 ///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
 ///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch() (base/scratch.hpp)
+///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch()
+///            (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -8478,7 +8479,8 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
 /// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
 ///            after
 /// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes (base/scratch.hpp)
+///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
+///            (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
@@ -8709,12 +8711,11 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 
 /// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
 ///
-///     w_ij = softmax over visible j of  scale * q_i . k_j     (capped, biased and dropped as the options
-///     say)
+///     w_ij = softmax over visible j of  scale * q_i . k_j
 ///
-/// A masked key has weight 0; the weights of a query that sees no key are all 0. With learned sinks a row
-/// sums to less than 1, by the share of the sink. Options and errors are those of attention; log_sum_exp is
-/// not written.
+/// capped, biased and dropped as the options say. A masked key has weight 0; the weights of a query that sees
+/// no key are all 0. With learned sinks a row sums to less than 1, by the share of the sink. Options and
+/// errors are those of attention; log_sum_exp is not written.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
@@ -8820,6 +8821,7 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #define ROPE_BLOCK_HPP
 
 /// A whole attention layer: projections, norms, rotation, attention and cache, forward and backward.
+
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_GRADIENT_HPP
@@ -9171,7 +9173,7 @@ inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
 
-/// The tiles of a sum over tokens, the gradient by a weight.
+/// The tiles of a sum over tokens, the gradient with respect to a weight.
 inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
 
 /// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
@@ -9312,7 +9314,8 @@ struct projection {
 
 /// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
 ///
-/// \tparam T  const float or const double for the weights, float or double for the gradients by them
+/// \tparam T  const float or const double for the weights, float or double for the gradients with respect to
+///            them
 template <class T>
 struct multi_head_parameters {
   using norm_map = typename projection<T>::bias_map;
@@ -9466,7 +9469,7 @@ struct projected_back {
   }
 };
 
-/// The gradient by tokens that went through one or more projections: d_x = sum of d_y W.
+/// The gradient with respect to tokens that went through one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
 auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
                         const More&... more) {
@@ -9642,19 +9645,20 @@ owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<c
 
 /// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
 ///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
-///     given
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
 ///
-///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
-///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
-///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+/// Given d_y, the gradient of a loss with respect to y, that with respect to
+///
+///     the heads           d_x = m R(-angle) d_y                                        rotate_gradient
+///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
 /// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
 /// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient by frequencies of one head, where every head has its own, is that of
-/// x.head_range(h, 1).
+/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
+/// that of x.head_range(h, 1).
 ///
 /// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
 
@@ -9673,12 +9677,13 @@ inline namespace ROPE_ABI {
                 ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
                 "body), both const")
 
-/// The gradient by the heads, in place: turns the gradient by the rotated heads into the gradient by the
-/// heads before.
+/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
+/// into the gradient with respect to the heads before.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
-///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     b' = cos(p)[i] b - sin(p)[i] a
+///
+/// where (a, b) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
 ///
@@ -9700,7 +9705,7 @@ void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, con
                                             detail::way_back::transpose);
 }
 
-/// The gradients by queries and keys, both in place, in one pass over the table.
+/// The gradients with respect to queries and keys, both in place, in one pass over the table.
 template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
@@ -9716,7 +9721,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S
                                               detail::way_back::transpose);
 }
 
-/// The gradient by the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
 template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
@@ -9732,12 +9737,13 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
                                             detail::way_back::transpose);
 }
 
-/// The gradient by the angle of every row and pair of the table: what learned angles are trained by.
+/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
+/// by.
 ///
 ///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
 ///
 /// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
-/// \param  d_x        the gradient by x, of the same shape; its channel type may differ
+/// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
 /// \param  table, positions, threads  as in `rotate`
 ///
 /// Returns:   [table.rows(), pairs]
@@ -9758,15 +9764,17 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
   return detail::sums_by_row(d_angle, x.tokens, table, source);
 }
 
-/// The gradient by inv_freq: what learned frequencies are trained by.
+/// The gradient with respect to inv_freq: what learned frequencies are trained by.
 ///
-///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
-///     a
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
+///
+/// where p_a is the token's coordinate on axis a.
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
+/// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-/// (tables/given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
@@ -9787,7 +9795,8 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
       });
 }
 
-/// The gradient by the coordinates of every row of the table, or by the position where it has a range.
+/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
+/// range.
 ///
 ///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
 ///
@@ -9811,19 +9820,21 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   return detail::sums_by_row(by_token, x.tokens, table, source);
 }
 
-/// The gradient by the entries of a table.
+/// The gradient with respect to the entries of a table.
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };
 
-/// The gradient by every cos and sin of the table, each on its own: for tables whose entries are a network's
-/// output. Unlike the three above it takes x from before the rotation, and the gradient from after it.
+/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
+/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
+/// after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a
 ///
 /// \param  x    [batch, tokens, heads, head_dim], before the rotation
-/// \param  d_y  the gradient by the rotated heads, of the same shape; its channel type may differ
+/// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
+///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
@@ -10321,7 +10332,7 @@ class cache_memory {
 
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  /// address space
+  ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
       : batch_(batch),
@@ -10695,7 +10706,7 @@ class cache_rows {
   }
 
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
-  /// and rows differ in size
+  ///          and rows differ in size
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
@@ -10719,7 +10730,7 @@ class cache_rows {
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
-  /// of the positions
+  ///          of the positions
   template <class Source>
   void check_positions(const char* function, Index tokens, const Source& positions,
                        const row_counts& counts) const {
@@ -11646,8 +11657,8 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
   return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
 }
 
-/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on sees
-/// are no longer held
+/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on
+///          sees are no longer held
 template <class C>
 void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
                   std::int64_t /*position*/, Index /*queries*/) {}
@@ -12113,7 +12124,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 }
 
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
-/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
+///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const frequency_table<S>* table, const row_counts& counts) {
@@ -12476,12 +12487,13 @@ class block_gradient {
   static void check_shape(const char* name, const Map& given, const Of& of) {
     if (given.size() > 0 && of.size() == 0)
       ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty, as ", name,
-                         " is, got [", given.rows(), ", ", given.cols(), "]"));
+                 message("multi_head_attention_gradient: the gradient with respect to ", name,
+                         " must be empty, as ", name, " is, got [", given.rows(), ", ", given.cols(), "]"));
     if (given.size() > 0 && (given.rows() != of.rows() || given.cols() != of.cols()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: the gradient by ", name, " must be empty or [",
-                         of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
+      ROPE_THROW(
+          std::invalid_argument,
+          message("multi_head_attention_gradient: the gradient with respect to ", name, " must be empty or [",
+                  of.rows(), ", ", of.cols(), "], got [", given.rows(), ", ", given.cols(), "]"));
   }
   void check_call() const {
     pass_.check_call(x_, context_, d_out_);
@@ -12507,9 +12519,9 @@ class block_gradient {
                          gradients_.context.rows(), " of its tokens"));
     if (rotation_.segment_count() > 1 &&
         (!gradients_.options.sink_logits.empty() || !gradients_.options.bias.empty()))
-      ROPE_THROW(std::invalid_argument,
-                 message("multi_head_attention_gradient: gradients by options are those of one segment, got ",
-                         rotation_.segment_count()));
+      ROPE_THROW(std::invalid_argument, message("multi_head_attention_gradient: gradients with respect to "
+                                                "options are those of one segment, got ",
+                                                rotation_.segment_count()));
   }
 
   /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
@@ -12552,7 +12564,7 @@ class block_gradient {
                        options, gradients_.options, threads_);
   }
 
-  /// Turns the gradient by normalised heads into that by the heads before.
+  /// Turns the gradient with respect to normalised heads into that by the heads before.
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
@@ -12572,7 +12584,7 @@ class block_gradient {
 
 }  // namespace detail
 
-/// Gradients of a loss whose gradient by the output of `block.forward(x, batch, out)` is d_out.
+/// Gradients of a loss whose gradient with respect to the output of `block.forward(x, batch, out)` is d_out.
 ///
 ///     multi_head_attention_gradient(block, x, batch, d_out, multi_head_gradients<float>{
 ///         .x = {d_x.data(), d_x.rows(), d_x.cols()},
@@ -12589,8 +12601,8 @@ class block_gradient {
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients by heads
-///            (base/scratch.hpp).
+/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
+///            to heads (base/scratch.hpp).
 ///            Every step runs on all threads
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
@@ -12658,6 +12670,7 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// What was seen before? This door opens caches of keys and values, and attention to what they hold.
 
 
+
 #endif  // ROPE_CACHE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_HPP
@@ -12665,6 +12678,7 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 
 /// How fast does a pair turn? This door opens frequencies and the schedules of released models, axes of
 /// images and videos.
+
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_AXES_HPP
@@ -12865,7 +12879,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 ///
 /// Throws:  std::invalid_argument if one is negative
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-/// arXiv:2502.05173
+///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
   detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
@@ -13019,8 +13033,8 @@ struct ntk_scaling {
 };
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another. Source: emozilla 2023;
-/// `rope_type: dynamic` of Hugging Face transformers.
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
   double max_position;  // positive
@@ -13047,13 +13061,15 @@ struct dynamic_ntk_scaling {
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
 ///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
-///     m         = attention_factor; else g(mscale) / g(mscale_all_dim) if both are given and not 0; else
-///     g(1) g(k)      = 0.1 k ln s + 1
+///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
+///                 else g(1)
+///     g(k)      = 0.1 k ln s + 1
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
-/// yarn_softmax_multiplier. Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face
-/// transformers, whose clamp at d - 1
-///         (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
+/// yarn_softmax_multiplier.
+///
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
+///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
   double factor;                 // s >= 1
   double original_max_position;  // L0 > 0
@@ -13114,9 +13130,11 @@ struct yarn_scaling {
   }
 };
 
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN: (0.1 mscale_all_dim
-/// ln s + 1)^2, and 1 without mscale_all_dim. It never belongs into a table. Source: DeepSeek-V2 and V3,
-/// modeling_deepseek.py.
+/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+///
+///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
+///
+/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
@@ -13124,12 +13142,13 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
-///     m = attention_factor; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise;  s = factor; else
-///     max_position / L0
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
 ///
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with. Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers
-/// (Phi-3).
+/// began with.
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor, long_factor;       // [pairs], positive
   double original_max_position, max_position, length;  // L0 > 1, positive, not negative
@@ -13175,8 +13194,8 @@ struct longrope_scaling {
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
 /// high_freq_factor kept, those between blended.
 ///
-///     f_i = (1 - z) f_i / s + z f_i,   z = (L0 / w_i - low_freq_factor) / (high_freq_factor -
-///     low_freq_factor)
+///     f_i = (1 - z) f_i / s + z f_i
+///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
@@ -13213,7 +13232,7 @@ struct llama3_scaling {
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-/// (Gemma 4).
+///         (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
@@ -13754,6 +13773,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #define ROPE_MODELS_HPP
 
 /// Which of all this is my model? This door opens the rotary embedding of a config.json or a GGUF file.
+
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_AXES_HPP
@@ -16056,6 +16076,7 @@ class model_tables {
 /// Where is a token? This door opens lists and maps of positions, grids of images and videos, sequences of
 /// text and images.
 
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_POSITIONS_GRID_POSITIONS_HPP
 #define ROPE_POSITIONS_GRID_POSITIONS_HPP
@@ -16930,6 +16951,7 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 /// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
 /// and its gradient, and the permutation of weights between layouts.
 
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP
@@ -16977,23 +16999,23 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 
 /// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
 ///
-///     new row of channel To::first(i)  = old row of channel From::first(i),  and so for second, in every
-///     head
+///     new row of channel To::first(i)  = old row of channel From::first(i)
+///     new row of channel To::second(i) = old row of channel From::second(i),   in every head
 ///
 /// The inverse is the same call with the layouts swapped.
 ///
 /// \tparam From, To    layouts
 /// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
-/// (heads = 1): any
-///                     writable Eigen matrix or block of any scalar; a weight stored as [inputs, heads *
-///                     head_dim] is given as its transpose()
+///                     (heads = 1): any writable Eigen matrix or block of any scalar; a weight stored as
+///                     [inputs, heads * head_dim] is given as its transpose()
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is then
-/// unchanged Cost:    one read and one write of the rotated rows; allocates one row order and one column of
-/// it Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
+/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
+///          then unchanged
+/// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
+/// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <pair_layout From, pair_layout To, class Rows>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
@@ -17021,8 +17043,9 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
 /// them is what `rotate<To>` makes of them afterwards, in the new order.
 ///
-/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
-/// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
+///                    in the head
+/// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
 template <pair_layout From, pair_layout To, class T>
@@ -17071,7 +17094,7 @@ void permute_channels(head_view<T> x, Index rotary_dim = 0) {
 /// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
-/// embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
+///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -17080,9 +17103,8 @@ inline namespace ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
-/// less
-///            than 2.1e-9: below half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ
+///            by less than 2.1e-9: below half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
@@ -17101,8 +17123,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 class polar_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
-  /// the
-  ///              nearest one inside
+  ///              the nearest one inside
   ///
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
@@ -17294,8 +17315,7 @@ struct log_n_temperature {
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
-/// not
-///          negative, and p is not negative
+///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
 struct llama4_temperature {
   double floor_scale = 8192;
@@ -17331,9 +17351,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
 ///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
-/// more
-///            rounding
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
+///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
 template <query_temperature Temperature, class T, position_form P = std::int64_t>
 void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
@@ -17585,9 +17604,9 @@ inline namespace ROPE_ABI {
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
 /// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
-/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
-/// 1;
-///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
+///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
+///          lucidrains/rotary-embedding-torch
 inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,
@@ -17763,7 +17782,7 @@ inline namespace ROPE_ABI {
 /// Which of the two tables heads were rotated by.
 enum class xpos_side { queries, keys };
 
-/// The gradient by the rates of one side; that of the loss is the sum of both sides'.
+/// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
@@ -17771,7 +17790,8 @@ enum class xpos_side { queries, keys };
 /// before and after the rotation, so x and d_x may be from either side of it.
 ///
 /// \param side        whether x are queries or keys
-/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient by it; channel types may differ
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
+///           differ
 /// \param positions, threads  as in `rotate`
 ///
 /// Returns:   [pairs]
@@ -17795,7 +17815,7 @@ owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G
       });
 }
 
-/// The gradient by inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq, [pairs, 1]: as in gradient.hpp, for queries and keys alike.
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
@@ -17824,6 +17844,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xp
 
 /// Which cos and sin? This door opens tables of them: of positions, coordinates, given entries, sums of
 /// frequencies, xPos.
+
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_FOURIER_HPP
@@ -17886,9 +17907,8 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
-/// not fit,
-///            a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it has no
-///            inverse
+///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
+///            has no inverse
 /// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
@@ -18123,9 +18143,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///                  Eigen::half or Eigen::bfloat16
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-/// differ,
-///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
-///          entries; the row and the pair are named
+///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
+///          roundoff of the entries; the row and the pair are named
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {

@@ -5,6 +5,8 @@
 /// Who looks at whom? This door opens attention with the rotation or without it, its gradient, its weights,
 /// and partial results merged.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/attention/attention.hpp>
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/gradient.hpp>

@@ -4,6 +4,8 @@
 
 /// What was seen before? This door opens caches of keys and values, and attention to what they hold.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/policy.hpp>

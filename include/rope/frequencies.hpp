@@ -5,6 +5,8 @@
 /// How fast does a pair turn? This door opens frequencies and the schedules of released models, axes of
 /// images and videos.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>

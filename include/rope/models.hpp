@@ -4,6 +4,8 @@
 
 /// Which of all this is my model? This door opens the rotary embedding of a config.json or a GGUF file.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/models/axes.hpp>
 #include <rope/models/describe.hpp>
 #include <rope/models/gguf.hpp>

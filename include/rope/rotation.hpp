@@ -5,6 +5,8 @@
 /// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
 /// and its gradient, and the permutation of weights between layouts.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/base/parallel.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>

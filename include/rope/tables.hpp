@@ -5,6 +5,8 @@
 /// Which cos and sin? This door opens tables of them: of positions, coordinates, given entries, sums of
 /// frequencies, xPos.
 
+#include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
+
 #include <rope/tables/fourier.hpp>
 #include <rope/tables/given_table.hpp>
 #include <rope/tables/phase.hpp>

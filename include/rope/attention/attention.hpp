@@ -85,8 +85,8 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param v        [batch, keys, k.heads, value_dim]; of the type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
-/// own
+/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
+///                 its own
 ///
 /// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
 /// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j

@@ -129,12 +129,11 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 
 /// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
 ///
-///     w_ij = softmax over visible j of  scale * q_i . k_j     (capped, biased and dropped as the options
-///     say)
+///     w_ij = softmax over visible j of  scale * q_i . k_j
 ///
-/// A masked key has weight 0; the weights of a query that sees no key are all 0. With learned sinks a row
-/// sums to less than 1, by the share of the sink. Options and errors are those of attention; log_sum_exp is
-/// not written.
+/// capped, biased and dropped as the options say. A masked key has weight 0; the weights of a query that sees
+/// no key are all 0. With learned sinks a row sums to less than 1, by the share of the sink. Options and
+/// errors are those of attention; log_sum_exp is not written.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]

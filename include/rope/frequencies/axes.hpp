@@ -202,7 +202,7 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 ///
 /// Throws:  std::invalid_argument if one is negative
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-/// arXiv:2502.05173
+///          arXiv:2502.05173
 inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
   detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
   axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),

@@ -145,8 +145,7 @@ class frequencies {
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
-  /// position;
-  ///                          zero and negative values are allowed
+  ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
   /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite

@@ -77,8 +77,8 @@ struct ntk_scaling {
 };
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another. Source: emozilla 2023;
-/// `rope_type: dynamic` of Hugging Face transformers.
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
   double max_position;  // positive
@@ -105,13 +105,15 @@ struct dynamic_ntk_scaling {
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
 ///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
-///     m         = attention_factor; else g(mscale) / g(mscale_all_dim) if both are given and not 0; else
-///     g(1) g(k)      = 0.1 k ln s + 1
+///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
+///                 else g(1)
+///     g(k)      = 0.1 k ln s + 1
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
-/// yarn_softmax_multiplier. Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face
-/// transformers, whose clamp at d - 1
-///         (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
+/// yarn_softmax_multiplier.
+///
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
+///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
 struct yarn_scaling {
   double factor;                 // s >= 1
   double original_max_position;  // L0 > 0
@@ -172,9 +174,11 @@ struct yarn_scaling {
   }
 };
 
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN: (0.1 mscale_all_dim
-/// ln s + 1)^2, and 1 without mscale_all_dim. It never belongs into a table. Source: DeepSeek-V2 and V3,
-/// modeling_deepseek.py.
+/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+///
+///     (0.1 mscale_all_dim ln s + 1)^2, and 1 without mscale_all_dim
+///
+/// It never belongs into a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
 inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
@@ -182,12 +186,13 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
-///     m = attention_factor; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise;  s = factor; else
-///     max_position / L0
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
 ///
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with. Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers
-/// (Phi-3).
+/// began with.
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor, long_factor;       // [pairs], positive
   double original_max_position, max_position, length;  // L0 > 1, positive, not negative
@@ -233,8 +238,8 @@ struct longrope_scaling {
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
 /// high_freq_factor kept, those between blended.
 ///
-///     f_i = (1 - z) f_i / s + z f_i,   z = (L0 / w_i - low_freq_factor) / (high_freq_factor -
-///     low_freq_factor)
+///     f_i = (1 - z) f_i / s + z f_i
+///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
@@ -271,7 +276,7 @@ struct llama3_scaling {
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-/// (Gemma 4).
+///         (Gemma 4).
 struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1

@@ -19,14 +19,15 @@
 
 /// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
 ///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a),   and d_y, the gradient of a loss by y, is
-///     given
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
 ///
-///     by the heads        d_x = m R(-angle) d_y                                        rotate_gradient
-///     by the angle        d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
-///     by the frequencies  d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     by the positions    d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     by cos and sin      d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+/// Given d_y, the gradient of a loss with respect to y, that with respect to
+///
+///     the heads           d_x = m R(-angle) d_y                                        rotate_gradient
+///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
 /// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
 /// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
@@ -54,8 +55,9 @@ inline namespace ROPE_ABI {
 /// into the gradient with respect to the heads before.
 ///
 ///     a' = cos(p)[i] a + sin(p)[i] b
-///     b' = cos(p)[i] b - sin(p)[i] a        (a, b) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     b' = cos(p)[i] b - sin(p)[i] a
+///
+/// where (a, b) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
 ///
@@ -138,13 +140,15 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
 ///
-///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a),   p_a the token's coordinate on axis
-///     a
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
+///
+/// where p_a is the token's coordinate on axis a.
 ///
 /// Parameters and accuracy are those of `angle_gradient`.
 ///
+/// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-/// (tables/given_table.hpp) Returns:  [pairs, axes], the shape of table.inv_freq()
+///           (tables/given_table.hpp)
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,

@@ -50,23 +50,23 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 
 /// Reorders, in place, the rows of a projection so that its outputs come in layout To instead of From.
 ///
-///     new row of channel To::first(i)  = old row of channel From::first(i),  and so for second, in every
-///     head
+///     new row of channel To::first(i)  = old row of channel From::first(i)
+///     new row of channel To::second(i) = old row of channel From::second(i),   in every head
 ///
 /// The inverse is the same call with the layouts swapped.
 ///
 /// \tparam From, To    layouts
 /// \param  rows        [heads * head_dim, inputs] weight, [heads * head_dim] bias or [head_dim] norm weight
-/// (heads = 1): any
-///                     writable Eigen matrix or block of any scalar; a weight stored as [inputs, heads *
-///                     head_dim] is given as its transpose()
+///                     (heads = 1): any writable Eigen matrix or block of any scalar; a weight stored as
+///                     [inputs, heads * head_dim] is given as its transpose()
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
 ///
-/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is then
-/// unchanged Cost:    one read and one write of the rotated rows; allocates one row order and one column of
-/// it Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
+/// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
+///          then unchanged
+/// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
+/// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <pair_layout From, pair_layout To, class Rows>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
@@ -94,8 +94,9 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
 /// them is what `rotate<To>` makes of them afterwards, in the new order.
 ///
-/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere in
-/// the head \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
+///                    in the head
+/// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
 template <pair_layout From, pair_layout To, class T>

@@ -36,7 +36,7 @@
 /// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
-/// embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
+///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -45,9 +45,8 @@ inline namespace ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ by
-/// less
-///            than 2.1e-9: below half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ
+///            by less than 2.1e-9: below half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
@@ -66,8 +65,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 class polar_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
-  /// the
-  ///              nearest one inside
+  ///              the nearest one inside
   ///
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch

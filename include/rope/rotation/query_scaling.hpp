@@ -50,8 +50,7 @@ struct log_n_temperature {
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
-/// not
-///          negative, and p is not negative
+///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
 struct llama4_temperature {
   double floor_scale = 8192;
@@ -87,9 +86,8 @@ concept query_temperature = requires(const X& temperature, std::int64_t position
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
 ///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels one
-/// more
-///            rounding
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
+///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
 template <query_temperature Temperature, class T, position_form P = std::int64_t>
 void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {

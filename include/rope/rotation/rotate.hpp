@@ -92,8 +92,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
 ///
 ///     u' = cos(p)[i] u - sin(p)[i] v
-///     v' = cos(p)[i] v + sin(p)[i] u        (u, v) = channels Layout::first(i, pairs), Layout::second(i,
-///     pairs)
+///     v' = cos(p)[i] v + sin(p)[i] u
+///
+/// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
 /// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
 /// the head. At position 0, with an attention_factor of 1, nothing is touched.
@@ -104,21 +105,19 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
 ///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
 ///                    `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on its
-/// own
+/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
+///                    on its own
 ///
 /// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
-/// std::out_of_range if a
-///            position is outside the table; x is then unchanged
+///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
 ///            processors that round to bfloat16 themselves (AVX512_BF16), a bfloat16 below 2^-126 becomes
 ///            zero. The same bits for every stride, batch and instruction path of a build
 ///            (tests/rotation/laws/rotate_bits.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
-/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with `rotate_half`
-/// of
-///            Hugging Face transformers
+/// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
+///            `rotate_half` of Hugging Face transformers
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},

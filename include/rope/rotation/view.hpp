@@ -32,7 +32,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 /// \tparam T  a channel type, const for inputs
 ///
 /// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-/// elements.
+///            elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,

@@ -194,9 +194,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///                  Eigen::half or Eigen::bfloat16
 ///
 /// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-/// differ,
-///          or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of roundoff of the
-///          entries; the row and the pair are named
+///          differ, or cos^2 + sin^2 of a pair is not the table's common m^2 to within a few units of
+///          roundoff of the entries; the row and the pair are named
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                                     table_form form, std::int64_t first = 0) {

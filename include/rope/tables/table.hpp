@@ -95,10 +95,9 @@ class frequency_table {
   /// float.
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
-  /// at 4096,
-  ///            9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within an ulp of
-  ///            PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
+  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
+  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {

@@ -42,9 +42,9 @@ inline namespace ROPE_ABI {
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
 /// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
-/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and algorithm
-/// 1;
-///          gamma = 0.4 as in torchscale, FlashAttention, and lucidrains/rotary-embedding-torch
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
+///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
+///          lucidrains/rotary-embedding-torch
 inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     ROPE_THROW(std::invalid_argument,

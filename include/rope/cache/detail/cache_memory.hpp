@@ -88,7 +88,7 @@ class cache_memory {
 
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  /// address space
+  ///          address space
   cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
                Index value_dim)
       : batch_(batch),

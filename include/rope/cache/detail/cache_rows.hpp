@@ -89,7 +89,7 @@ class cache_rows {
   }
 
   /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
-  /// and rows differ in size
+  ///          and rows differ in size
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
@@ -113,7 +113,7 @@ class cache_rows {
     }
   }
   /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
-  /// of the positions
+  ///          of the positions
   template <class Source>
   void check_positions(const char* function, Index tokens, const Source& positions,
                        const row_counts& counts) const {

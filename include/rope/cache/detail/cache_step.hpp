@@ -70,7 +70,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 }
 
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
-/// for a cache that is full or rotates its keys otherwise, which append finds before it writes
+///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
                 const frequency_table<S>* table, const row_counts& counts) {

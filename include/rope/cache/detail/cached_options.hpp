@@ -89,8 +89,8 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
   return (std::min)(position, std::int64_t{cache.policy().sinks} + cache.policy().window - 1);
 }
 
-/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on sees
-/// are no longer held
+/// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on
+///          sees are no longer held
 template <class C>
 void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
                   std::int64_t /*position*/, Index /*queries*/) {}

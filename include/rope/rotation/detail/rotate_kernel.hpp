@@ -27,8 +27,8 @@ namespace detail {
 
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as they
-/// are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
+///                  they are
 template <class S, bool inverse>
 struct table_row {
   const S* cos;
