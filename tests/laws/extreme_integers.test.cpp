@@ -263,6 +263,19 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
     REQUIRE(made([&] { return frequency_table<float>(schedule, first, last); }) == narrow);
     REQUIRE(made([&] { return frequency_table<float>::with_float_angles(schedule, first, last); }) == narrow);
     REQUIRE(made([&] { return xpos<float>(schedule, first, last, growth).queries(); }) == narrow);
+    // Positions without a sign: those of 2^63 and more are not the negative ones they would be cast to.
+    const auto unsigned_first = static_cast<std::uint64_t>(first),
+               unsigned_last = static_cast<std::uint64_t>(last);
+    const bool representable = narrow && first >= 0 && last >= 0;
+    if (first < 0 || last < 0 || narrow) {
+      REQUIRE(made([&] { return frequency_table<float>(schedule, unsigned_first, unsigned_last); }) ==
+              representable);
+      REQUIRE(made([&] {
+                return fourier_table<double>(schedule, mix, mix, 2, unsigned_first, unsigned_last);
+              }) == representable);
+      REQUIRE(made([&] { return xpos<float>(schedule, unsigned_first, unsigned_last, growth).queries(); }) ==
+              representable);
+    }
     REQUIRE(made([&] { return fourier_table<double>(schedule, mix, mix, 2, first, last); }) == narrow);
   }
 }

@@ -2,6 +2,7 @@
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 
+#include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
 #include <rope/tables/detail/range_phases.hpp>
+#include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
 
@@ -73,10 +75,10 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
-template <class S = float, class CosMix, class SinMix>
+template <class S = float, class CosMix, class SinMix, std::integral First, std::integral Last>
 frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
-                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
-                                 std::int64_t last) {
+                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, First first,
+                                 Last last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
   const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
@@ -88,15 +90,13 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
-  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-      !detail::is_index(last - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
+  const std::int64_t start = detail::checked_position("fourier_table", first);
+  const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept.inv_freq(), first);
+  detail::range_phases phases(kept.inv_freq(), start);
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
+      "fourier_table", detail::given_entries::origin(pairs, m), start, rows,
       [&](Index /*r*/, S* cos_row, S* sin_row) {
         const detail::phase_row& row = phases.next();
         for (Index j = 0; j < count; ++j) {

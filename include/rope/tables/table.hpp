@@ -66,15 +66,15 @@ class frequency_table {
   ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                        range_tag{}) {}
+      : frequency_table(frequencies, static_cast<std::int64_t>(first),
+                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
   ///
@@ -102,8 +102,8 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
     detail::checked_magnitude<float>(frequencies.attention_factor());
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                          unwritten_tag{});
+    frequency_table table(frequencies, static_cast<std::int64_t>(first),
+                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.by_position_ = false;

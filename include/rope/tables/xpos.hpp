@@ -20,6 +20,7 @@
 #include <rope/tables/detail/given_entries.hpp>
 #include <rope/tables/detail/range_phases.hpp>
 #include <rope/tables/detail/small_angles.hpp>
+#include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/table.hpp>
 
@@ -170,13 +171,8 @@ class xpos {
   template <std::integral First, std::integral Last>
   static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
                                   const xpos_growth& growth, int sign) {
-    const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-        !detail::is_index(last - first))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
-                                 first, ", ", last, ")"));
-    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
+    const std::int64_t first = detail::checked_position("xpos", from);
+    const Index pairs = frequencies.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
     detail::range_phases phases(frequencies.inv_freq(), first);

@@ -32,27 +32,27 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 
 /// Positions are 64-bit and signed; a larger unsigned one would come out negative.
 template <std::integral Position>
-std::int64_t checked_position(Position position) {
+std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message("frequency_table: a position must be below 2^63, got ", position));
+    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
   return static_cast<std::int64_t>(position);
 }
 
 template <std::integral Count>
-std::int64_t checked_count(Count count) {
+std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message("frequency_table: count must not be negative, got ", count));
-  return checked_position(count);
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  return checked_position(function, count);
 }
 
 template <std::integral First, std::integral Last>
-Index checked_rows(First first, Last last) {
-  const std::int64_t from = checked_position(first), to = checked_position(last);
+Index checked_rows(const char* function, First first, Last last) {
+  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from)
     ROPE_THROW(std::invalid_argument,
-               message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
   if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
+    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
 
@@ -60,8 +60,9 @@ Index checked_rows(First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
+    ROPE_THROW(
+        std::invalid_argument,
+        message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
