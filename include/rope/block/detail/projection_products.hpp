@@ -2,6 +2,9 @@
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 
+#include <algorithm>  // std::min
+
+#include <rope/base/workspace.hpp>
 #include <rope/block/detail/tile_product.hpp>
 #include <rope/block/detail/tiled_product.hpp>
 #include <rope/block/detail/token_view.hpp>
@@ -91,9 +94,17 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
+      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits in.
+      struct sums_of_some_tokens {};
+      auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
-      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
+      for (Index first = 0; first < d_y.rows(); first += terms_at_once) {
+        some.setZero();
+        for (Index t = first; t < (std::min)(first + terms_at_once, d_y.rows()); ++t)
+          some += numbers(by + t * d_y.stride(), at.rows);
+        sums += some;
+      }
     }
   };
   const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
