@@ -2,9 +2,6 @@
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
-#include <concepts>
-#include <type_traits>
-
 #include <rope/config.hpp>
 #include <rope/tables/table.hpp>
 
@@ -34,6 +31,8 @@ class query_key_tables {
  private:
   const frequency_table<S>*queries_, *keys_;
 };
+template <class S>
+query_key_tables(const frequency_table<S>&, const frequency_table<S>&) -> query_key_tables<S>;
 
 namespace detail {
 
