@@ -11,8 +11,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <map>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -202,6 +207,88 @@ void use_tables() {
     expect(f.pairs() == 32, "a rule keeps the pairs");
 }
 
+/// A JSON value with the members that import_hugging_face asks for: an object of values, a number, a truth or a text.
+class json_value {
+ public:
+  json_value(double number) : type_(type::number), number_(number) {}
+  json_value(const char* text) : type_(type::string), text_(text) {}
+  json_value(std::map<std::string, json_value> members) : type_(type::object), members_(std::move(members)) {}
+
+  bool is_object() const { return type_ == type::object; }
+  bool is_array() const { return false; }
+  bool is_number() const { return type_ == type::number; }
+  bool is_string() const { return type_ == type::string; }
+  bool is_boolean() const { return false; }
+  bool is_null() const { return false; }
+  bool contains(const std::string& key) const { return members_.count(key) > 0; }
+  const json_value& at(const std::string& key) const { return members_.at(key); }
+  const json_value* begin() const { return this; }  // no value here is an array
+  const json_value* end() const { return this; }
+
+  struct entry {
+    const std::pair<const std::string, json_value>* member;
+    const std::string& key() const { return member->first; }
+    const json_value& value() const { return member->second; }
+  };
+  std::vector<entry> items() const {
+    std::vector<entry> entries;
+    for (const auto& member : members_) entries.push_back({&member});
+    return entries;
+  }
+
+  template <class X>
+  X get() const {
+    if constexpr (std::is_same_v<X, std::string>)
+      return text_;
+    else if constexpr (std::is_same_v<X, bool>)
+      return number_ > 0;
+    else
+      return static_cast<X>(number_);
+  }
+
+ private:
+  enum class type { number, string, object } type_;
+  double number_ = 0;
+  std::string text_;
+  std::map<std::string, json_value> members_;
+};
+
+/// A GGUF file of a model whose first two layers have a base each.
+struct gguf_values {
+  std::optional<double> number(const std::string& key) const {
+    const std::map<std::string, double> numbers = {{"llama.context_length", 4096.0},
+                                                   {"llama.block_count", 2.0},
+                                                   {"llama.embedding_length", 32.0},
+                                                   {"llama.attention.head_count", 4.0},
+                                                   {"llama.rope.dimension_count", 8.0}};
+    const auto found = numbers.find(key);
+    return found == numbers.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::optional<std::string> text(const std::string& key) const {
+    return key == "general.architecture" ? std::optional<std::string>("llama") : std::nullopt;
+  }
+  std::optional<std::vector<double>> numbers(const std::string& key) const {
+    return key == "llama.rope.freq_base_per_layer" ? std::optional(std::vector<double>{1e4, 1e6})
+                                                   : std::nullopt;
+  }
+};
+
+void use_models() {
+  const model_rope file = import_gguf(gguf_values{});
+  expect(file.groups.size() == 2, "a GGUF file of two bases has two groups");
+  const model_rope config = import_hugging_face(json_value(std::map<std::string, json_value>{
+      {"model_type", "llama"},
+      {"head_dim", 8.0},
+      {"num_attention_heads", 4.0},
+      {"hidden_size", 32.0},
+      {"rope_theta", 1e4},
+      {"rope_scaling", std::map<std::string, json_value>{{"rope_type", "linear"}, {"factor", 2.0}}}}));
+  expect(config.groups.size() == 1 && config.groups[0].rotary_dim() == 8, "a config has the shape it says");
+  expect(!describe(config).empty(), "a model is described");
+  expect(!compare(config, file).empty(), "two models differ");
+  const model_tables<float> tables(config, 16);
+}
+
 /// Whether the call refuses what it is asked for as too large.
 template <class Call>
 bool too_large(const Call& call) {
@@ -252,5 +339,6 @@ int main() {
   weigh_two_keys<double>();
   use_block<float>();
   use_tables();
+  use_models();
   return failures == 0 ? 0 : 1;
 }

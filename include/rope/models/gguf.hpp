@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/architectures.hpp>
@@ -157,7 +158,7 @@ class gguf_importer {
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return k.base == base && k.rotary_dim == dimension.first && k.slides == slides;
+        return detail::equal(k.base, base) && k.rotary_dim == dimension.first && k.slides == slides;
       });
       const auto group = static_cast<std::size_t>(alike - kinds.begin());
       if (alike == kinds.end()) {
