@@ -2995,27 +2995,27 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 
 /// Positions are 64-bit and signed; a larger unsigned one would come out negative.
 template <std::integral Position>
-std::int64_t checked_position(Position position) {
+std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message("frequency_table: a position must be below 2^63, got ", position));
+    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
   return static_cast<std::int64_t>(position);
 }
 
 template <std::integral Count>
-std::int64_t checked_count(Count count) {
+std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message("frequency_table: count must not be negative, got ", count));
-  return checked_position(count);
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  return checked_position(function, count);
 }
 
 template <std::integral First, std::integral Last>
-Index checked_rows(First first, Last last) {
-  const std::int64_t from = checked_position(first), to = checked_position(last);
+Index checked_rows(const char* function, First first, Last last) {
+  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from)
     ROPE_THROW(std::invalid_argument,
-               message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
   if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
+    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
 
@@ -3023,8 +3023,9 @@ Index checked_rows(First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
+    ROPE_THROW(
+        std::invalid_argument,
+        message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
@@ -3159,15 +3160,15 @@ class frequency_table {
   ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                        range_tag{}) {}
+      : frequency_table(frequencies, static_cast<std::int64_t>(first),
+                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
   ///
@@ -3195,8 +3196,8 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
     detail::checked_magnitude<float>(frequencies.attention_factor());
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                          unwritten_tag{});
+    frequency_table table(frequencies, static_cast<std::int64_t>(first),
+                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.by_position_ = false;
@@ -5989,13 +5990,8 @@ class xpos {
   template <std::integral First, std::integral Last>
   static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
                                   const xpos_growth& growth, int sign) {
-    const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-        !detail::is_index(last - first))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
-                                 first, ", ", last, ")"));
-    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
+    const std::int64_t first = detail::checked_position("xpos", from);
+    const Index pairs = frequencies.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
     detail::range_phases phases(frequencies.inv_freq(), first);

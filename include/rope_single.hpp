@@ -4212,27 +4212,27 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 
 /// Positions are 64-bit and signed; a larger unsigned one would come out negative.
 template <std::integral Position>
-std::int64_t checked_position(Position position) {
+std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    ROPE_THROW(std::length_error, message("frequency_table: a position must be below 2^63, got ", position));
+    ROPE_THROW(std::length_error, message(function, ": a position must be below 2^63, got ", position));
   return static_cast<std::int64_t>(position);
 }
 
 template <std::integral Count>
-std::int64_t checked_count(Count count) {
+std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0})
-    ROPE_THROW(std::invalid_argument, message("frequency_table: count must not be negative, got ", count));
-  return checked_position(count);
+    ROPE_THROW(std::invalid_argument, message(function, ": count must not be negative, got ", count));
+  return checked_position(function, count);
 }
 
 template <std::integral First, std::integral Last>
-Index checked_rows(First first, Last last) {
-  const std::int64_t from = checked_position(first), to = checked_position(last);
+Index checked_rows(const char* function, First first, Last last) {
+  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from)
     ROPE_THROW(std::invalid_argument,
-               message("frequency_table: last must not be below first, got [", from, ", ", to, ")"));
+               message(function, ": last must not be below first, got [", from, ", ", to, ")"));
   if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
-    ROPE_THROW(std::length_error, message("frequency_table: too many positions in [", from, ", ", to, ")"));
+    ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
 
@@ -4240,8 +4240,9 @@ Index checked_rows(First first, Last last) {
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
-    ROPE_THROW(std::invalid_argument,
-               message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
+    ROPE_THROW(
+        std::invalid_argument,
+        message("frequency_table: frequencies must have a pair, got none, as if they were moved from"));
   if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
     ROPE_THROW(std::length_error,
                message("frequency_table: ", rows, " rows of ", pairs, " pairs exceed the address space"));
@@ -4337,15 +4338,15 @@ class frequency_table {
   ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
   frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count(count)) {}
+      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                        range_tag{}) {}
+      : frequency_table(frequencies, static_cast<std::int64_t>(first),
+                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
   ///
@@ -4373,8 +4374,8 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
     detail::checked_magnitude<float>(frequencies.attention_factor());
-    frequency_table table(frequencies, static_cast<std::int64_t>(first), detail::checked_rows(first, last),
-                          unwritten_tag{});
+    frequency_table table(frequencies, static_cast<std::int64_t>(first),
+                          detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
     table.by_position_ = false;
@@ -4680,9 +4681,6 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_t
 #ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
-#include <concepts>
-#include <type_traits>
-
 
 /// The tables that queries and keys rotate by: one for both, or one for each.
 
@@ -4710,6 +4708,8 @@ class query_key_tables {
  private:
   const frequency_table<S>*queries_, *keys_;
 };
+template <class S>
+query_key_tables(const frequency_table<S>&, const frequency_table<S>&) -> query_key_tables<S>;
 
 namespace detail {
 
@@ -8938,6 +8938,8 @@ struct head_norm {
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 
+#include <algorithm>  // std::min
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
 #define ROPE_BLOCK_DETAIL_TILE_PRODUCT_HPP
@@ -9492,9 +9494,17 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
+      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits in.
+      struct sums_of_some_tokens {};
+      auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
       sums.setZero();
-      for (Index t = 0; t < d_y.rows(); ++t) sums += numbers(by + t * d_y.stride(), at.rows);
+      for (Index first = 0; first < d_y.rows(); first += terms_at_once) {
+        some.setZero();
+        for (Index t = first; t < (std::min)(first + terms_at_once, d_y.rows()); ++t)
+          some += numbers(by + t * d_y.stride(), at.rows);
+        sums += some;
+      }
     }
   };
   const Index cols = d.weight.size() > 0 ? x.cols() : d.bias.size() > 0 ? 1 : 0;
@@ -15059,7 +15069,7 @@ class gguf_importer {
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
-        return k.base == base && k.rotary_dim == dimension.first && k.slides == slides;
+        return detail::equal(k.base, base) && k.rotary_dim == dimension.first && k.slides == slides;
       });
       const auto group = static_cast<std::size_t>(alike - kinds.begin());
       if (alike == kinds.end()) {
@@ -17732,13 +17742,8 @@ class xpos {
   template <std::integral First, std::integral Last>
   static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
                                   const xpos_growth& growth, int sign) {
-    const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-    if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-        !detail::is_index(last - first))
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("xpos: last must not be below first, nor more than an Index apart, got [",
-                                 first, ", ", last, ")"));
-    const Index pairs = frequencies.pairs(), rows = detail::to_index(last - first);
+    const std::int64_t first = detail::checked_position("xpos", from);
+    const Index pairs = frequencies.pairs(), rows = detail::checked_rows("xpos", from, to);
     const double m = frequencies.attention_factor();
     check_range(growth, first, rows, m);
     detail::range_phases phases(frequencies.inv_freq(), first);
@@ -17850,6 +17855,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xp
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 
+#include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -17912,10 +17918,10 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 /// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
-template <class S = float, class CosMix, class SinMix>
+template <class S = float, class CosMix, class SinMix, std::integral First, std::integral Last>
 frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase<CosMix>& cos_mix,
-                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, std::int64_t first,
-                                 std::int64_t last) {
+                                 const Eigen::DenseBase<SinMix>& sin_mix, Index pairs, First first,
+                                 Last last) {
   static_assert(detail::is_real<CosMix> && detail::is_real<SinMix>,
                 "fourier_table: mixtures are float or double");
   const owned_array<double> to_cos = cos_mix.derived().template cast<double>(),
@@ -17927,15 +17933,13 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
                detail::message("fourier_table: mixtures must be [kept, mixed] = [", count,
                                ", 1 .. pairs] for frequencies of one axis and ", pairs, " pairs, got [",
                                to_cos.rows(), ", ", mixed, "] and ", kept.axes(), " axes"));
-  if (last < first || (first < 0 && last > (std::numeric_limits<std::int64_t>::max)() + first) ||
-      !detail::is_index(last - first))
-    ROPE_THROW(std::invalid_argument,
-               detail::message("fourier_table: last must not be below first, got [", first, ", ", last, ")"));
+  const std::int64_t start = detail::checked_position("fourier_table", first);
+  const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
-  detail::range_phases phases(kept.inv_freq(), first);
+  detail::range_phases phases(kept.inv_freq(), start);
   owned_array<double, 1> cos(count), sin(count);
   return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), first, detail::to_index(last - first),
+      "fourier_table", detail::given_entries::origin(pairs, m), start, rows,
       [&](Index /*r*/, S* cos_row, S* sin_row) {
         const detail::phase_row& row = phases.next();
         for (Index j = 0; j < count; ++j) {

@@ -17,8 +17,7 @@ namespace testing {
 using json = nlohmann::json;
 
 inline json config(const std::string& name) {
-  const std::string here = __FILE__;
-  const std::string path = here.substr(0, here.rfind("tests")) + "examples/configs/" + name + ".json";
+  const std::string path = ROPE_TEST_CONFIGS "/" + name + ".json";
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   return json::parse(file);
