@@ -132,7 +132,7 @@ void eigen_products(const operands& x) {
   constexpr Index tile = 128;
   const shape& s = x.s;
   const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-  matrix scores(tile, s.keys);
+  matrix score_matrix(tile, s.keys);
   for (Index h = 0; h < s.heads; ++h) {
     const Index kv = h / (s.heads / s.kv_heads);
     const map k(x.k.at(0, 0, kv), s.keys, s.head_dim, Eigen::OuterStride<>(x.k.token_stride));
@@ -281,9 +281,9 @@ void option_beside_none(benchmark::State& state, shape s, const std::string& nam
   for (Index j = 0; j < s.keys; ++j) keys.push_back((j + 300) % s.keys);
   rope::attention_options options;
   if (name == "softcap") options.softcap = 30;
-  if (name == "bias") options.bias = rope::scores(bias.data(), 1, s.heads, s.queries, s.keys);
-  if (name == "shared_bias") options.bias = rope::scores(bias.data(), 1, 1, 1, s.keys);
-  if (name == "mask") options.mask = rope::scores(mask.get(), 1, 1, s.queries, s.keys);
+  if (name == "bias") options.bias = rope::score_matrix(bias.data(), 1, s.heads, s.queries, s.keys);
+  if (name == "shared_bias") options.bias = rope::score_matrix(bias.data(), 1, 1, 1, s.keys);
+  if (name == "mask") options.mask = rope::score_matrix(mask.get(), 1, 1, s.queries, s.keys);
   if (name == "dropout") options.dropout = 0.1;
   if (name == "positions") options.query_positions = queries, options.key_positions = keys;
   bench::beside_the_limit(

@@ -53,11 +53,11 @@ void eigen_arrays(float* x, const table_type& table, Index tokens, Index heads, 
   }
 }
 
-void complex_product(float* x, const Eigen::ArrayXXcf& polar, Index tokens, Index heads, Index head_dim) {
+void complex_product(float* x, const Eigen::ArrayXXcf& pope, Index tokens, Index heads, Index head_dim) {
   for (Index t = 0; t < tokens; ++t)
     for (Index h = 0; h < heads; ++h)
       Eigen::Map<Eigen::ArrayXcf>(reinterpret_cast<std::complex<float>*>(x + (t * heads + h) * head_dim),
-                                  head_dim / 2) *= polar.col(t);
+                                  head_dim / 2) *= pope.col(t);
 }
 
 }  // namespace
@@ -80,12 +80,12 @@ std::vector<bench::rotation_way> bench::plain_ways() {
        }},
       {"complex_product/interleaved",
        [](float* x, const table_type& table, Index tokens, Index heads, Index head_dim) {
-         Eigen::ArrayXXcf polar(head_dim / 2, tokens);
+         Eigen::ArrayXXcf pope(head_dim / 2, tokens);
          for (Index t = 0; t < tokens; ++t) {
-           polar.col(t).real() = table.cos(t);
-           polar.col(t).imag() = table.sin(t);
+           pope.col(t).real() = table.cos(t);
+           pope.col(t).imag() = table.sin(t);
          }
-         return [=] { complex_product(x, polar, tokens, heads, head_dim); };
+         return [=] { complex_product(x, pope, tokens, heads, head_dim); };
        }},
   };
 }

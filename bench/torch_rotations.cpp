@@ -26,11 +26,11 @@ std::vector<bench::rotation_way> bench::torch_ways() {
   return {
       {"torch_complex/interleaved",
        [](float* x, const rope::frequency_table<float>& table, Index tokens, Index heads, Index head_dim) {
-         const auto polar = torch::complex(rows_of(table, tokens, true), rows_of(table, tokens, false))
-                                .view({tokens, 1, -1});
+         const auto pope = torch::complex(rows_of(table, tokens, true), rows_of(table, tokens, false))
+                               .view({tokens, 1, -1});
          return [=, input = torch::from_blob(x, {tokens, heads, head_dim / 2, 2})] {
            const torch::NoGradGuard inference;
-           torch::view_as_real(torch::view_as_complex(input) * polar).flatten(2);
+           torch::view_as_real(torch::view_as_complex(input) * pope).flatten(2);
          };
        }},
       {"torch_rotate_half/half_split",

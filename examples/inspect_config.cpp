@@ -64,7 +64,7 @@ class panel {
   panel(const rope::model_rope& model, const rope::layer_group& group, double offset)
       : pairs_(group.frequencies.pairs()), offset_(offset) {
     const rope::frequencies original(group.rotary_dim(), group.base);
-    const rope::pair_census pairs = rope::census(group);
+    const rope::pair_census pairs = rope::pair_census_of(group);
     const bool slides = group.layer_type.starts_with("sliding") && model.sliding_window > 0;
     const double reach = slides ? model.sliding_window : model.max_position;
     const double trained = group.number("original_max_position", 0);

@@ -5231,13 +5231,15 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
+/// \param  threads     the caller's threads, see base/parallel.hpp
 ///
 /// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
 ///          then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
-template <pair_layout From, pair_layout To, class Rows>
-void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
+template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
+void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
+                  const Threads& threads = {}) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
@@ -5250,14 +5252,17 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
                detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
-  std::vector<scalar> old(order.size());
-  for (Index c = 0; c < rows.cols(); ++c)
-    for (Index h = 0; h < heads; ++h) {
-      const Index start = h * head_dim + first;
-      for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
-      for (Index r = 0; r < rotary_dim; ++r)
-        rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
-    }
+  const auto permute = [&](Index first_column, Index last_column) {
+    std::vector<scalar> old(order.size());
+    for (Index c = first_column; c < last_column; ++c)
+      for (Index h = 0; h < heads; ++h) {
+        const Index start = h * head_dim + first;
+        for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
+        for (Index r = 0; r < rotary_dim; ++r)
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+      }
+  };
+  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
@@ -5266,23 +5271,26 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
 ///                    in the head
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param threads     as above
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
-template <pair_layout From, pair_layout To, class T>
-void permute_channels(head_view<T> x, Index rotary_dim = 0) {
+template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
-  std::vector<T> old(order.size());
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
+  const auto permute = [&](Index first, Index last) {
+    std::vector<T> old(order.size());
+    for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
-        T* head = x.at(b, t, h);
+        T* head = x.at(token / x.tokens, token % x.tokens, h);
         for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
         for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
       }
+  };
+  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
 }
 
 }  // namespace ROPE_ABI
@@ -5370,7 +5378,7 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
 /// Throws:  std::invalid_argument unless channels is positive and base is above 1
-inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
+inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   return frequencies(2 * channels, base);
 }
 
@@ -5378,7 +5386,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 /// 0].
 ///
 /// Invariant: immutable; empty once it was moved from.
-class polar_bias {
+class pope_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
   ///              the nearest one inside
@@ -5386,29 +5394,29 @@ class polar_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit polar_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
-        "polar_bias: phases are float or double");
+        "pope_bias: phases are float or double");
     if (heads_ == 0 || channels_ == 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
+                 detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
     const owned_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
-          ROPE_THROW(std::invalid_argument, detail::message("polar_bias: a phase must be finite, got ", value,
+          ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
         turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
       }
   }
 
-  polar_bias(const polar_bias&) = default;
-  polar_bias(polar_bias&&) = default;
-  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
-  polar_bias& operator=(polar_bias&&) = default;
+  pope_bias(const pope_bias&) = default;
+  pope_bias(pope_bias&&) = default;
+  pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
+  pope_bias& operator=(pope_bias&&) = default;
 
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
@@ -5423,21 +5431,21 @@ class polar_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-               const polar_bias* bias, const P& positions, const Threads& threads) {
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+              const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("polar", x);
-  check_memory("polar", x);
-  check_rotation<Layout>("polar", out, table, source);
+  check_view("pope", x);
+  check_memory("pope", x);
+  check_rotation<Layout>("pope", out, table, source);
   const Index pairs = table.pairs(), rest = x.head_dim - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
-               message("polar: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
+               message("pope: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
                        " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
                        out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
-    ROPE_THROW(std::invalid_argument, message("polar: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
+    ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = table.view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
@@ -5466,16 +5474,16 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                           \
-                "polar: name the order of the output, polar<interleaved>(...) or polar<half_split>(...)"); \
-  static_assert(                                                                                           \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                               \
-      "polar: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "polar: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                                \
-                "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
+#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
+  static_assert(                                                                                          \
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
+      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
+  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
+  static_assert(parallel_executor<Threads>,                                                               \
+                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
                 "parallel_for(count, body), both const")
 
 }  // namespace detail
@@ -5491,7 +5499,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `polar_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -5503,10 +5511,10 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-           const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -5517,10 +5525,10 @@ void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, co
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const polar_bias& bias,
-           const P& positions = P{}, const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+          const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
@@ -5552,30 +5560,30 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
-struct log_n_temperature {
+struct log_n_query_scaling {
   double train_length;
 
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("log_n_temperature: train_length must be finite and above 1, got ", train_length));
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
+                                 train_length));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_temperature: a position must not be negative, got ", position));
+                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
     const double seen = static_cast<double>(position) + 1;
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
 };
 
-/// The temperature of the layers of Llama 4 that do not rotate.
+/// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
-struct llama4_temperature {
+struct llama4_query_scaling {
   double floor_scale = 8192;
   double attention_scale = 0.1;
 
@@ -5584,36 +5592,38 @@ struct llama4_temperature {
         attention_scale < 0)
       ROPE_THROW(
           std::invalid_argument,
-          detail::message("llama4_temperature: floor_scale must be finite and positive and attention_scale "
+          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
                           "finite and not negative, got ",
                           floor_scale, " and ", attention_scale));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_temperature: a position must not be negative, got ", position));
+                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
     return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
   }
 };
 
 /// A factor for every position: one of those above, or a caller's own function.
 template <class X>
-concept query_temperature = requires(const X& temperature, std::int64_t position) {
-  { temperature(position) } -> std::convertible_to<double>;
+concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
+  { rule(position) } -> std::convertible_to<double>;
 };
 
 /// Multiplies every head of every token by the factor of its position, in place.
 ///
 /// \param q            [batch, tokens, heads, head_dim]
-/// \param temperature  one of the above, or a function of the position
+/// \param rule         one of the above, or a function of the position
 /// \param positions    as in `rotate`
+/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
 ///
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_temperature Temperature, class T, position_form P = std::int64_t>
-void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
+template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
+          parallel_executor Threads = this_thread>
+void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
@@ -5625,10 +5635,11 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
       ROPE_THROW(std::out_of_range,
                  detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
-    for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) {
-        const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
+    const auto scale = [&](Index first, Index last) {
+      for (Index token = first; token < last; ++token) {
+        const Index b = token / q.tokens, t = token % q.tokens;
+        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
         if (detail::equal(factor, A(1))) continue;
         for (Index h = 0; h < q.heads; ++h) {
           T* channels = q.at(b, t, h);
@@ -5636,6 +5647,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
             channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
         }
       }
+    };
+    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
   }
 }
 

@@ -873,16 +873,16 @@ struct score_view {
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
 ///          entries
 template <class X>
-score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
   const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
                            (std::max)(keys, Index{1})};
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch,
-                                                      ", ", heads, ", ", queries, ", ", keys, "]"));
+    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
+                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
   if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
-    ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
-                                                  "] exceeds the address space"));
+    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
+                                                  keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 
@@ -992,8 +992,8 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
-inline void check_counts_of_rows(const char* function, const char* name,
-                                 std::span<const std::int64_t> counts, Index batch, Index tokens) {
+inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+                                 Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (const std::int64_t count : counts)
     if (count < 0 || count > tokens)
@@ -1017,10 +1017,9 @@ inline void check_alignment(const char* function, const attention_options& optio
     const std::int64_t keys = options.key_counts[b],
                        queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
     if (keys > 0 && queries > keys)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row ", b, " has ", queries, " queries and ", keys,
-                         " keys, so its first query would be at position ", keys - queries,
-                         "; give query_counts, or query_positions"));
+      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
+                                                keys, " keys, so its first query would be at position ",
+                                                keys - queries, "; give query_counts, or query_positions"));
   }
 }
 
@@ -1038,7 +1037,8 @@ void check_magnitudes(const char* function, const attention_options& options, In
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
                room = std::sqrt(smallest);
-  if (!detail::equal(options.softcap, 0) && (scale < room * options.softcap || scale > options.softcap / room))
+  if (!detail::equal(options.softcap, 0) &&
+      (scale < room * options.softcap || scale > options.softcap / room))
     ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }
@@ -8542,37 +8542,40 @@ inline namespace ROPE_ABI {
 ///
 /// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
+/// \param threads        the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
 /// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
 ///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
-template <class T, class B>
-void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
-           std::span<const double> log_sum_exp_b) {
+template <class T, class B, parallel_executor Threads = this_thread>
+void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
+                     std::span<const double> log_sum_exp_b, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
-                "merge: out_a is writable and out_b has its channel type");
-  detail::check_view("merge", out_a);
-  detail::check_view("merge", out_b);
-  detail::check_memory("merge", out_a, out_b);
+                "merge_attention: out_a is writable and out_b has its channel type");
+  detail::check_view("merge_attention", out_a);
+  detail::check_view("merge_attention", out_b);
+  detail::check_memory("merge_attention", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merge: the outputs must have the same shape, got [", out_a.batch, ", ",
-                               out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch,
-                               ", ", out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("merge_attention: the outputs must have the same shape, got [", out_a.batch, ", ",
+                        out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch, ", ",
+                        out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
     ROPE_THROW(std::invalid_argument,
-               detail::message("merge: a log-sum-exp must have length batch * queries * heads = ", count,
-                               ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+               detail::message("merge_attention: a log-sum-exp must have length batch * queries * heads = ",
+                               count, ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
 
   using A = detail::arithmetic<T>;
-  std::size_t n = 0;
-  for (Index b = 0; b < out_a.batch; ++b)
-    for (Index i = 0; i < out_a.tokens; ++i)
-      for (Index h = 0; h < out_a.heads; ++h, ++n) {
+  const auto merge = [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < out_a.heads; ++h) {
+        const Index b = token / out_a.tokens, i = token % out_a.tokens;
+        const auto n = static_cast<std::size_t>(token * out_a.heads + h);
         // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
@@ -8588,6 +8591,8 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
         detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
+  };
+  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
 }
 
 }  // namespace ROPE_ABI
@@ -8646,21 +8651,23 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   }
 }
 
-template <class T, class Turn>
-void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights) {
+template <class T, class Turn, class Threads>
+void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights,
+                   const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
-  storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-  storage<T> turned(copied);
-  const row_buffers<T> buffers = {turned.data(), wide.data()};
   const auto row_of = [&](Index b, Index h, Index i) {
     return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
                            static_cast<std::size_t>(keys));
   };
-  for (Index b = 0; b < call.q.batch; ++b)
-    for (Index kv = 0; kv < call.k.heads; ++kv)
-      for (Index i = 0; i < call.q.tokens; ++i) {
+  const auto write = [&](Index first, Index last) {
+    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    storage<T> turned(copied);
+    const row_buffers<T> buffers = {turned.data(), wide.data()};
+    for (Index token = first; token < last; ++token)
+      for (Index kv = 0; kv < call.k.heads; ++kv) {
+        const Index b = token / call.q.tokens, i = token % call.q.tokens;
         const bool blind = call.rules.blind(b, i);
         if (!blind)
           read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
@@ -8685,6 +8692,9 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
             weights_from_scores(call.rules, b, kv * group + g, i, row);
         }
       }
+  };
+  parallel_pieces(threads, call.q.batch * call.q.tokens,
+                  static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
 }
 
 /// The checked call of attention that the weights are those of.
@@ -8720,31 +8730,34 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
 /// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, in plain loops on the calling thread: for looking at,
-///            not for computing with
-template <class Layout = detail::unnamed_layout, class Q, class K>
+/// Cost:      2 head_dim flops per query head and key, in plain loops: for looking at, not for
+///            computing with
+template <class Layout = detail::unnamed_layout, class Q, class K, parallel_executor Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
-                       const attention_options& options = {}) {
+                       const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention_weights: a layout rotates by a table; give one, or leave the layout out");
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
-  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
+  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
+                        threads);
 }
 
 /// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables>
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
+          parallel_executor Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
-                       const attention_options& options = {}) {
+                       const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
@@ -8757,7 +8770,7 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights);
+  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
 }
 
 }  // namespace ROPE_ABI
@@ -14036,7 +14049,7 @@ struct pair_census {
          longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
 };
 
-inline pair_census census(const layer_group& group) {
+inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto& inv_freq = group.frequencies.inv_freq();
@@ -14128,7 +14141,7 @@ inline std::string wavelengths_text(const layer_group& group, const pair_census&
 
 inline std::string describe_group(const layer_group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = census(group);
+  const pair_census pairs = pair_census_of(group);
   std::string text;
   text += line("layout", name_of(group.layout));
   text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
@@ -14196,7 +14209,8 @@ inline std::string describe(const model_rope& model) {
 /// sentence each, with both numbers. Empty if they rotate alike.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-inline std::vector<std::string> compare(const model_rope& a, const model_rope& b, double tolerance = 1e-6) {
+inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
+                                               double tolerance = 1e-6) {
   std::vector<std::string> found;
   const auto missing = [&](const model_rope& one, const model_rope& other) {
     for (const layer_group& group : one.groups)
@@ -16903,15 +16917,16 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///
 /// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
 template <class Part>
-owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
+owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
   if (parts.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
+    ROPE_THROW(std::invalid_argument, detail::message("stacked_rows: give coordinates, got none"));
   Index rows = 0;
   for (const auto& part : parts) {
     if (part.cols() != parts.front().cols())
-      ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
-                                                        parts.front().cols(), " and ", part.cols()));
-    rows = detail::added_rows("stacked", rows, part.rows());
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("stacked_rows: all parts must have the same axes, got ",
+                                 parts.front().cols(), " and ", part.cols()));
+    rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());
   rows = 0;
@@ -17021,13 +17036,15 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
+/// \param  threads     the caller's threads, see base/parallel.hpp
 ///
 /// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
 ///          then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
-template <pair_layout From, pair_layout To, class Rows>
-void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
+template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
+void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
+                  const Threads& threads = {}) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
@@ -17040,14 +17057,17 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
                detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
-  std::vector<scalar> old(order.size());
-  for (Index c = 0; c < rows.cols(); ++c)
-    for (Index h = 0; h < heads; ++h) {
-      const Index start = h * head_dim + first;
-      for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
-      for (Index r = 0; r < rotary_dim; ++r)
-        rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
-    }
+  const auto permute = [&](Index first_column, Index last_column) {
+    std::vector<scalar> old(order.size());
+    for (Index c = first_column; c < last_column; ++c)
+      for (Index h = 0; h < heads; ++h) {
+        const Index start = h * head_dim + first;
+        for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
+        for (Index r = 0; r < rotary_dim; ++r)
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+      }
+  };
+  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
@@ -17056,23 +17076,26 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
 ///                    in the head
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param threads     as above
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
-template <pair_layout From, pair_layout To, class T>
-void permute_channels(head_view<T> x, Index rotary_dim = 0) {
+template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
-  std::vector<T> old(order.size());
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
+  const auto permute = [&](Index first, Index last) {
+    std::vector<T> old(order.size());
+    for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
-        T* head = x.at(b, t, h);
+        T* head = x.at(token / x.tokens, token % x.tokens, h);
         for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
         for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
       }
+  };
+  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
 }
 
 }  // namespace ROPE_ABI
@@ -17122,7 +17145,7 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
 /// Throws:  std::invalid_argument unless channels is positive and base is above 1
-inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
+inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   return frequencies(2 * channels, base);
 }
 
@@ -17130,7 +17153,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 /// 0].
 ///
 /// Invariant: immutable; empty once it was moved from.
-class polar_bias {
+class pope_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
   ///              the nearest one inside
@@ -17138,29 +17161,29 @@ class polar_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit polar_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
-        "polar_bias: phases are float or double");
+        "pope_bias: phases are float or double");
     if (heads_ == 0 || channels_ == 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
+                 detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
     const owned_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
-          ROPE_THROW(std::invalid_argument, detail::message("polar_bias: a phase must be finite, got ", value,
+          ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
         turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
       }
   }
 
-  polar_bias(const polar_bias&) = default;
-  polar_bias(polar_bias&&) = default;
-  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
-  polar_bias& operator=(polar_bias&&) = default;
+  pope_bias(const pope_bias&) = default;
+  pope_bias(pope_bias&&) = default;
+  pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
+  pope_bias& operator=(pope_bias&&) = default;
 
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
@@ -17175,21 +17198,21 @@ class polar_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-               const polar_bias* bias, const P& positions, const Threads& threads) {
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+              const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("polar", x);
-  check_memory("polar", x);
-  check_rotation<Layout>("polar", out, table, source);
+  check_view("pope", x);
+  check_memory("pope", x);
+  check_rotation<Layout>("pope", out, table, source);
   const Index pairs = table.pairs(), rest = x.head_dim - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
-               message("polar: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
+               message("pope: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
                        " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
                        out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
-    ROPE_THROW(std::invalid_argument, message("polar: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
+    ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = table.view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
@@ -17218,16 +17241,16 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                           \
-                "polar: name the order of the output, polar<interleaved>(...) or polar<half_split>(...)"); \
-  static_assert(                                                                                           \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                               \
-      "polar: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "polar: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                                \
-                "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
+#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
+  static_assert(                                                                                          \
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
+      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
+  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
+  static_assert(parallel_executor<Threads>,                                                               \
+                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
                 "parallel_for(count, body), both const")
 
 }  // namespace detail
@@ -17243,7 +17266,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `polar_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -17255,10 +17278,10 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-           const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -17269,10 +17292,10 @@ void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, co
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const polar_bias& bias,
-           const P& positions = P{}, const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+          const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES
@@ -17304,30 +17327,30 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
-struct log_n_temperature {
+struct log_n_query_scaling {
   double train_length;
 
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("log_n_temperature: train_length must be finite and above 1, got ", train_length));
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
+                                 train_length));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_temperature: a position must not be negative, got ", position));
+                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
     const double seen = static_cast<double>(position) + 1;
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
 };
 
-/// The temperature of the layers of Llama 4 that do not rotate.
+/// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
-struct llama4_temperature {
+struct llama4_query_scaling {
   double floor_scale = 8192;
   double attention_scale = 0.1;
 
@@ -17336,36 +17359,38 @@ struct llama4_temperature {
         attention_scale < 0)
       ROPE_THROW(
           std::invalid_argument,
-          detail::message("llama4_temperature: floor_scale must be finite and positive and attention_scale "
+          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
                           "finite and not negative, got ",
                           floor_scale, " and ", attention_scale));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_temperature: a position must not be negative, got ", position));
+                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
     return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
   }
 };
 
 /// A factor for every position: one of those above, or a caller's own function.
 template <class X>
-concept query_temperature = requires(const X& temperature, std::int64_t position) {
-  { temperature(position) } -> std::convertible_to<double>;
+concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
+  { rule(position) } -> std::convertible_to<double>;
 };
 
 /// Multiplies every head of every token by the factor of its position, in place.
 ///
 /// \param q            [batch, tokens, heads, head_dim]
-/// \param temperature  one of the above, or a function of the position
+/// \param rule         one of the above, or a function of the position
 /// \param positions    as in `rotate`
+/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
 ///
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_temperature Temperature, class T, position_form P = std::int64_t>
-void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
+template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
+          parallel_executor Threads = this_thread>
+void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
@@ -17377,10 +17402,11 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
       ROPE_THROW(std::out_of_range,
                  detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
-    for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) {
-        const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
+    const auto scale = [&](Index first, Index last) {
+      for (Index token = first; token < last; ++token) {
+        const Index b = token / q.tokens, t = token % q.tokens;
+        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
         if (detail::equal(factor, A(1))) continue;
         for (Index h = 0; h < q.heads; ++h) {
           T* channels = q.at(b, t, h);
@@ -17388,6 +17414,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
             channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
         }
       }
+    };
+    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
   }
 }
 

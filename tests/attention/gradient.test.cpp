@@ -615,7 +615,7 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
     gradients_with<float>(in, out, rule, axes::bshd,
                           [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
                             rope::attention_options options = {.causal = false, .sink_logits = logits};
-                            options.bias = rope::scores(list.data(), 1, 1, per_query ? queries : 1, 1);
+                            options.bias = rope::score_matrix(list.data(), 1, 1, per_query ? queries : 1, 1);
                             rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options,
                                                      {.bias = d_list}, threads);
                           });
@@ -634,10 +634,10 @@ TEST_CASE("a bias that keys share is told from one that only queries, heads or r
   const auto joins = [&](const rope::score_view<float>& bias) {
     return rope::detail::joins_keys(bias, shape);
   };
-  CHECK_FALSE(joins(rope::scores(&entry, 2, 3, 5, 7)));
-  CHECK_FALSE(joins(rope::scores(&entry, 1, 1, 1, 7)));
-  CHECK(joins(rope::scores(&entry, 1, 1, 1, 1)));
-  CHECK(joins(rope::scores(&entry, 2, 3, 5, 1)));
+  CHECK_FALSE(joins(rope::score_matrix(&entry, 2, 3, 5, 7)));
+  CHECK_FALSE(joins(rope::score_matrix(&entry, 1, 1, 1, 7)));
+  CHECK(joins(rope::score_matrix(&entry, 1, 1, 1, 1)));
+  CHECK(joins(rope::score_matrix(&entry, 2, 3, 5, 1)));
   CHECK(joins({&entry, 1, 1, 5, 7, 0, 0, 1, 1}));  // by distance
   CHECK(joins({&entry, 2, 3, 5, 7, 105, 35, 7, 0}));
 }
@@ -648,11 +648,11 @@ TEST_CASE("a bias that scores share is told from one of each score") {
   const auto own = [&](const rope::score_view<float>& bias) {
     return rope::detail::has_own_entries(bias, shape);
   };
-  CHECK(own(rope::scores(&entry, 2, 3, 5, 7)));
-  CHECK_FALSE(own(rope::scores(&entry, 1, 3, 5, 7)));
-  CHECK_FALSE(own(rope::scores(&entry, 2, 1, 5, 7)));
-  CHECK_FALSE(own(rope::scores(&entry, 2, 3, 1, 7)));
-  CHECK_FALSE(own(rope::scores(&entry, 2, 3, 5, 1)));
+  CHECK(own(rope::score_matrix(&entry, 2, 3, 5, 7)));
+  CHECK_FALSE(own(rope::score_matrix(&entry, 1, 3, 5, 7)));
+  CHECK_FALSE(own(rope::score_matrix(&entry, 2, 1, 5, 7)));
+  CHECK_FALSE(own(rope::score_matrix(&entry, 2, 3, 1, 7)));
+  CHECK_FALSE(own(rope::score_matrix(&entry, 2, 3, 5, 1)));
   CHECK(own({&entry, 2, 3, 5, 7, 8, 16, 48, 240 + 100}));  // axes in any order, with room between them
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 35, 1, 1}));   // by distance
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 0, 7, 1}));

@@ -41,8 +41,8 @@ struct part {
   }
 
   void merge(const part& other) {
-    rope::merge(view(out, shape), std::span<double>(sums), view(other.out, shape),
-                std::span<const double>(other.sums));
+    rope::merge_attention(view(out, shape), std::span<double>(sums), view(other.out, shape),
+                          std::span<const double>(other.sums));
   }
   tensor output() const { return loaded(out, shape); }
 };
@@ -100,10 +100,10 @@ TEST_CASE("merging with nothing changes nothing, and nothing with nothing is not
   std::vector<float> a = {1, 2, 0, 0}, b = {7, 7, 0, 0};
   std::vector<double> sums_a = {0.5, none}, sums_b = {none, none};
   const auto view_of = [](auto& x) { return rope::thd(x.data(), 2, 1, 2); };
-  rope::merge(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
+  rope::merge_attention(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
   CHECK(a == std::vector<float>{1, 2, 0, 0});
   CHECK(sums_a == std::vector<double>{0.5, none});
-  rope::merge(view_of(b), std::span<double>(sums_b), view_of(a), std::span<const double>(sums_a));
+  rope::merge_attention(view_of(b), std::span<double>(sums_b), view_of(a), std::span<const double>(sums_a));
   CHECK(b == a);
   CHECK(sums_b == sums_a);
 }
@@ -124,8 +124,8 @@ TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a mer
     auto sums = sums_a;
     to.insert(to.begin(), static_cast<std::size_t>(shift_a), TestType(0));
     other.insert(other.begin(), static_cast<std::size_t>(shift_b), TestType(0));
-    rope::merge(rope::bshd(to.data() + shift_a, 1, 5, 3, 29), std::span<double>(sums),
-                rope::bshd(other.data() + shift_b, 1, 5, 3, 29), std::span<const double>(sums_b));
+    rope::merge_attention(rope::bshd(to.data() + shift_a, 1, 5, 3, 29), std::span<double>(sums),
+                          rope::bshd(other.data() + shift_b, 1, 5, 3, 29), std::span<const double>(sums_b));
     to.erase(to.begin(), to.begin() + shift_a);
     return to;
   };
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a mer
 TEST_CASE("two sides weigh as much as their sums of exponentials") {
   std::vector<double> a = {1}, b = {5}, sums_a = {std::log(3.0)}, sums_b = {0};
   const auto view_of = [](auto& x) { return rope::thd(x.data(), 1, 1, 1); };
-  rope::merge(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
+  rope::merge_attention(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
   CHECK(std::abs(a[0] - 2) <= 8 * 0x1p-53);
   CHECK(std::abs(sums_a[0] - std::log(4.0)) <= 4 * 0x1p-53);
 }
@@ -151,10 +151,10 @@ TEST_CASE("sides that do not fit are refused before anything is written") {
   const auto four = rope::thd(a.data(), 2, 2, 2), other = rope::thd(b.data(), 4, 1, 2),
              same = rope::thd(b.data(), 2, 2, 2);
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { rope::merge(four, std::span<double>(sums), other, std::span<const double>(sums)); },
-      "merge: the outputs must have the same shape, got [1, 2, 2, 2] and [1, 4, 1, 2]"));
+      [&] { rope::merge_attention(four, std::span<double>(sums), other, std::span<const double>(sums)); },
+      "merge_attention: the outputs must have the same shape, got [1, 2, 2, 2] and [1, 4, 1, 2]"));
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { rope::merge(four, std::span<double>(sums), same, std::span<const double>(few)); },
-      "merge: a log-sum-exp must have length batch * queries * heads = 4, got 4 and 3"));
+      [&] { rope::merge_attention(four, std::span<double>(sums), same, std::span<const double>(few)); },
+      "merge_attention: a log-sum-exp must have length batch * queries * heads = 4, got 4 and 3"));
   CHECK(a == std::vector<float>(8, 1));
 }

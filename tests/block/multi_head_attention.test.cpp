@@ -103,8 +103,8 @@ TEST_CASE("every option of attention is that of attention between the projection
                        .softcap = 1.5,
                        .sinks = 1,
                        .sink_logits = logits,
-                       .bias = scores(bias.data(), 1, 1, count, count),
-                       .mask = scores(mask, 1, 1, 1, count),
+                       .bias = score_matrix(bias.data(), 1, 1, count, count),
+                       .mask = score_matrix(mask, 1, 1, 1, count),
                        .dropout = 0.3,
                        .dropout_seed = 11};
   rows_of<double> out(batch * count, 10);
@@ -495,8 +495,8 @@ TEST_CASE("a mask and a bias of a block are those of all its segments") {
     if (n % 10 != 0 && numbers.unit() < 0.2) bias[static_cast<std::size_t>(n)] = -1e31f;
   }
   multi_head_options options = memory.options();
-  options.attention.mask = scores(mask, 1, 1, count, count);
-  options.attention.bias = scores(bias.data(), 1, 1, count, count);
+  options.attention.mask = score_matrix(mask, 1, 1, count, count);
+  options.attention.bias = score_matrix(bias.data(), 1, 1, count, count);
   const frequency_table<double> table(narrow, 40);
   const std::vector<int> offsets = {0, 4, 5, 5, 9};
   multi_head_attention<double, half_split>(memory.weights(), options)
@@ -541,7 +541,7 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
           [&](const auto& block) { block.forward(x, ring, out, table); });
   refused(short_sums, "log_sum_exp must be empty or have length 24, got 23",
           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
-  const auto small_bias = [&](attention_options& o) { o.bias = scores(bias.data(), 1, 1, 4, 4); };
+  const auto small_bias = [&](attention_options& o) { o.bias = score_matrix(bias.data(), 1, 1, 4, 4); };
   refused(small_bias, "the extents of bias must be 1 or those of the scores, [1, 4, 6, 6], got [1, 1, 4, 4]",
           [&](const auto& block) { block.forward(x, 1, out, table, parts); });
   const std::vector<std::int64_t> list = {0, 1, 2, 3, 4, 5}, lengths = {6}, ends = {0, 6};

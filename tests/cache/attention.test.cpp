@@ -316,8 +316,8 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
   const frequency_table<> table(plain, 20);
   attention_options options{.sinks = 1};
   options.window = GENERATE(0, 4);
-  options.bias = scores(bias.data(), batch, heads, queries, keys);
-  options.mask = scores(reinterpret_cast<const bool*>(mask.data()), batch, 1, queries, keys);
+  options.bias = score_matrix(bias.data(), batch, heads, queries, keys);
+  options.mask = score_matrix(reinterpret_cast<const bool*>(mask.data()), batch, 1, queries, keys);
   options.sink_logits = logits;
 
   const auto key_view = bshd(k.data(), batch, keys, 2, 8);
@@ -400,11 +400,11 @@ TEST_CASE("options that a cache decides are refused") {
   refused(positions, ring, [&](auto& o) { o.query_offsets = {list.data(), 2}; });
   refused("dropout is for training, a cache is not, got 0.5", cache, [](auto& o) { o.dropout = 0.5; });
   refused("the keys of a ring_cache have no order that a bias or a mask could follow", ring,
-          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+          [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
   refused("a ring_cache is causal with a window of 3 and 0 sinks, got causal = 1, a window of 0 and 2 sinks",
           ring, [](auto& o) { o.sinks = 2; });
   refused("the extents of bias must be 1 or those of the scores, [1, 4, 1, 4], got [1, 1, 1, 3]", cache,
-          [&](auto& o) { o.bias = scores(bias.data(), 1, 1, 1, 3); });
+          [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
   refused("sink_logits must be empty or have length 4, got 3", cache, [&](auto& o) {
     o.sink_logits = {bias.data(), 3};
   });

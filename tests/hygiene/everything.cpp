@@ -90,8 +90,8 @@ void use_rotation() {
   rotate_heads<Layout>(q, std::vector<frequency_table<float>>(4, table), 2);
   permute_channels<interleaved, half_split>(q, 6);
   std::vector<T> wide(static_cast<std::size_t>(batch * tokens * heads * (head_dim + 3)));
-  polar<Layout>(q, bshd(wide.data(), batch, tokens, heads, head_dim + 3), table, 1);
-  scale_queries(q, llama4_temperature{}, 7);
+  pope<Layout>(q, bshd(wide.data(), batch, tokens, heads, head_dim + 3), table, 1);
+  scale_queries(q, llama4_query_scaling{}, 7);
   angle_gradient<Layout>(q, q, table);
   inv_freq_gradient<Layout>(q, q, table);
   table_gradient<Layout>(q, q, table);
@@ -120,10 +120,10 @@ void use_attention() {
 
   const std::vector<float> sinks(static_cast<std::size_t>(heads)), bias(static_cast<std::size_t>(tokens));
   attention_options options = {.window = 9, .softcap = 3, .sinks = 2, .sink_logits = sinks, .dropout = 0.1};
-  options.bias = scores(bias.data(), 1, 1, 1, tokens);
+  options.bias = score_matrix(bias.data(), 1, 1, 1, tokens);
   attention(q, k, v, out, options);
   std::vector<T> second = x.out;
-  merge(out, std::span<double>(sums), x.many(second), std::span<const double>(other_sums));
+  merge_attention(out, std::span<double>(sums), x.many(second), std::span<const double>(other_sums));
   std::vector<detail::arithmetic<T>> weights(static_cast<std::size_t>(batch * heads * tokens * tokens));
   attention_weights<Layout>(q, k, std::span(weights), table);
 
@@ -285,7 +285,7 @@ void use_models() {
       {"rope_scaling", std::map<std::string, json_value>{{"rope_type", "linear"}, {"factor", 2.0}}}}));
   expect(config.groups.size() == 1 && config.groups[0].rotary_dim() == 8, "a config has the shape it says");
   expect(!describe(config).empty(), "a model is described");
-  expect(!compare(config, file).empty(), "two models differ");
+  expect(!compare_models(config, file).empty(), "two models differ");
   const model_tables<float> tables(config, 16);
 }
 
@@ -320,7 +320,7 @@ bool too_large(const Call& call) {
   expect(too_large([] { qwen_vl_positions({vision_run{1, half, half}}); }), "a prompt");
   expect(too_large([] { frequencies((std::numeric_limits<Index>::max)() - 1); }), "a schedule");
   const float number = 0;
-  expect(too_large([&] { scores(&number, half, 1, half, 1); }), "a bias");
+  expect(too_large([&] { score_matrix(&number, half, 1, half, 1); }), "a bias");
   std::vector<float> channels(2);
   const head_view<float> one = {channels.data(), 1, half, 1, 1, 0, 0, 0};
   expect(too_large([&] { attention_weights(one, one, std::span<float>{}); }), "weights");

@@ -230,7 +230,7 @@ TEST_CASE("transformers: temperatures", "[coming_from]") {
   tensor4& q = x.q;
   const std::int64_t n = 16380;  // tokens before this call
   SECTION("Llama 4") {
-    scale_queries(bhsd(q), llama4_temperature{}, n);
+    scale_queries(bhsd(q), llama4_query_scaling{}, n);
     for (Index r = 0; r < q.rows(); ++r) {
       const auto p = static_cast<testing::wide>(n + other::on_axis(q, r, 2));
       const testing::wide factor = testing::log(testing::floor((p + 1) / 8192) + 1) * 0.1L + 1;
@@ -239,7 +239,7 @@ TEST_CASE("transformers: temperatures", "[coming_from]") {
     }
   }
   SECTION("Qwen") {
-    scale_queries(bhsd(q), log_n_temperature{.train_length = 2048}, n);
+    scale_queries(bhsd(q), log_n_query_scaling{.train_length = 2048}, n);
     for (Index r = 0; r < q.rows(); ++r) {
       const auto p = static_cast<testing::wide>(n + other::on_axis(q, r, 2));
       const testing::wide factor = testing::log(p + 1) / testing::log(2048.0L);

@@ -222,11 +222,11 @@ TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
 // successor.
 TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
   const tensor4 q({1, 2, 5, 16}, 4), k({1, 2, 5, 16}, 5);
-  tensor4 polar_q({1, 2, 5, 32}, 0), polar_k({1, 2, 5, 32}, 0);
+  tensor4 pope_q({1, 2, 5, 32}, 0), pope_k({1, 2, 5, 32}, 0);
   const Eigen::ArrayXXd learned = Eigen::ArrayXXd::Constant(2, 16, -0.7);
-  frequency_table table(polar_frequencies(16), 1024);
-  polar<interleaved>(bhsd(q), bhsd(polar_q), table);
-  polar<interleaved>(bhsd(k), bhsd(polar_k), table, polar_bias(learned));
+  frequency_table table(pope_frequencies(16), 1024);
+  pope<interleaved>(bhsd(q), bhsd(pope_q), table);
+  pope<interleaved>(bhsd(k), bhsd(pope_k), table, pope_bias(learned));
   testing::wide worst = 0;
   for (Index r = 0; r < q.rows(); ++r)
     for (Index i = 0; i < 16; ++i)
@@ -236,7 +236,7 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
         const testing::wide angle = static_cast<testing::wide>(token(q, r)) *
                                         testing::pow(1e4L, -static_cast<testing::wide>(i) / 16) -
                                     (key ? 0.7L : 0);
-        const tensor4& got = key ? polar_k : polar_q;
+        const tensor4& got = key ? pope_k : pope_q;
         worst = (std::max)({worst, testing::abs(got(r, 2 * i) - size * testing::cos(angle)) / size,
                             testing::abs(got(r, 2 * i + 1) - size * testing::sin(angle)) / size});
       }

@@ -229,7 +229,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
     const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic> nothing(std::max(a, Index{0}),
                                                                        Index{0});  // rows, but no memory
     accepted([&] { with_unrotated_tokens(nothing, b, c); });
-    accepted([&] { stacked(std::vector{nothing, nothing, nothing}); });
+    accepted([&] { stacked_rows(std::vector{nothing, nothing, nothing}); });
     if (modest(a) || modest(b) || modest(c)) accepted([&] { context_parallel_ids(modest(a) ? a : 8, b, c); });
   }
 }

@@ -55,9 +55,9 @@ TEST_CASE("a view without data is refused by every form of rotate") {
   check_refused("rotate_heads", [] { rotate_heads<half_split>(null(), std::vector(2, table)); });
   check_refused("scale_queries", [] { scale_queries(null(), [](std::int64_t) { return 2.0; }); });
   check_refused("permute_channels", [] { permute_channels<interleaved, half_split>(null()); });
-  check_refused("polar", [] {
+  check_refused("pope", [] {
     std::vector<float> wide(2 * 3 * 2 * 6);
-    polar<half_split>(null(), bshd(wide.data(), 2, 3, 2, 6), table);
+    pope<half_split>(null(), bshd(wide.data(), 2, 3, 2, 6), table);
   });
 }
 
@@ -77,8 +77,10 @@ TEST_CASE("a view without data is refused by caches and merges") {
   CHECK(raw.size() == 0);
   CHECK(ring.next_positions()[0] == 0);
   std::vector<double> sums(12);
-  check_refused("merge", [&] { merge(null(), std::span(sums), x.view(), std::span<const double>(sums)); });
-  check_refused("merge", [&] { merge(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
+  check_refused("merge_attention",
+                [&] { merge_attention(null(), std::span(sums), x.view(), std::span<const double>(sums)); });
+  check_refused("merge_attention",
+                [&] { merge_attention(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
 }
 
 TEST_CASE("a view without data is refused by attention") {
@@ -120,7 +122,7 @@ TEST_CASE("a view of nothing needs no data") {
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
   CHECK_NOTHROW(rotate<half_split>(nothing(), table));
   CHECK_NOTHROW(rotate_to<half_split>(nothing(), nothing(), table));
-  CHECK_NOTHROW(scale_queries(nothing(), llama4_temperature{}));
+  CHECK_NOTHROW(scale_queries(nothing(), llama4_query_scaling{}));
   CHECK_NOTHROW(permute_channels<interleaved, half_split>(nothing()));
   CHECK_NOTHROW(cache.append<half_split>(nothing(), nothing(), table));
   CHECK_NOTHROW(ring.append(nothing(), nothing()));

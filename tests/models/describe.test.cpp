@@ -13,12 +13,12 @@
 
 namespace {
 
-using rope::census;
-using rope::compare;
+using rope::compare_models;
 using rope::describe;
 using rope::import_gguf;
 using rope::import_hugging_face;
 using rope::Index;
+using rope::pair_census_of;
 using testing::config;
 using testing::gguf;
 using testing::has_warning;
@@ -31,7 +31,9 @@ bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
-rope::pair_census census_of(const char* name) { return census(import_hugging_face(config(name)).groups[0]); }
+rope::pair_census census_of(const char* name) {
+  return pair_census_of(import_hugging_face(config(name)).groups[0]);
+}
 
 /// The divisors a converter stores as floats in rope_freqs.
 std::vector<double> rope_freqs(const rope::frequencies& scaled, const rope::frequencies& original) {
@@ -91,12 +93,12 @@ TEST_CASE("the census counts what the rule did", "[describe]") {
   CHECK(phi.blended == 47);
   CHECK(phi.interpolated == 0);
 
-  const auto gemma4 =
-      census(import_hugging_face(
-                 json{{"model_type", "gemma4"},
-                      {"head_dim", 512},
-                      {"rope_parameters", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}}}})
-                 .groups[0]);
+  const auto gemma4 = pair_census_of(
+      import_hugging_face(
+          json{{"model_type", "gemma4"},
+               {"head_dim", 512},
+               {"rope_parameters", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}}}})
+          .groups[0]);
   CHECK(gemma4.kept == 64);
   CHECK(gemma4.stopped == 192);
   CHECK(gemma4.changes.back() == rope::pair_change::stopped);
@@ -143,20 +145,20 @@ TEST_CASE("the report of a group counts pairs that are apart without a range", "
 
 TEST_CASE("a model does not differ from itself", "[describe]") {
   for (const char* name : {"llama_3_1_8b", "gemma_3_4b", "deepseek_v3", "phi_3_5_mini", "qwen2_vl_7b"})
-    CHECK(compare(import_hugging_face(config(name)), import_hugging_face(config(name))).empty());
-  CHECK(compare(import_hugging_face(config("gemma_3_4b")),
-                import_hugging_face(config("gemma_3_4b_rope_parameters")))
+    CHECK(compare_models(import_hugging_face(config(name)), import_hugging_face(config(name))).empty());
+  CHECK(compare_models(import_hugging_face(config("gemma_3_4b")),
+                       import_hugging_face(config("gemma_3_4b_rope_parameters")))
             .empty());
 }
 
 TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[describe]") {
   const auto original = import_hugging_face(config("llama_3_1_8b"));
   const auto converted = import_gguf(converted_llama31(original));
-  const auto found = compare(original, converted);
+  const auto found = compare_models(original, converted);
   REQUIRE(found.size() == 1);
   CHECK(has_warning(found, "layout is half_split in Hugging Face and interleaved in GGUF", "expected"));
-  REQUIRE(compare(converted, original).size() == 1);
-  CHECK(has_warning(compare(converted, original), "layout", "expected"));
+  REQUIRE(compare_models(converted, original).size() == 1);
+  CHECK(has_warning(compare_models(converted, original), "layout", "expected"));
   for (const auto& [i, divisor] : std::vector<std::pair<std::size_t, double>>{{28, 1},
                                                                               {29, 1.207484},
                                                                               {30, 1.553415},
@@ -176,7 +178,7 @@ TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[describe]") {
                                                     {".rope.scaling.factor", 4},
                                                     {".context_length", 32768},
                                                     {".rope.scaling.original_context_length", 32768}}));
-  CHECK(compare(import_hugging_face(config("qwen2_5_7b_yarn")), converted, 0).empty());
+  CHECK(compare_models(import_hugging_face(config("qwen2_5_7b_yarn")), converted, 0).empty());
 }
 
 TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[describe]") {
@@ -185,7 +187,7 @@ TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[descri
                                                       {".rope.scaling.type", "yarn"},
                                                       {".rope.scaling.factor", 32},
                                                       {".rope.scaling.original_context_length", 4096}}));
-  const auto found = compare(import_hugging_face(config("gpt_oss_20b")), converted);
+  const auto found = compare_models(import_hugging_face(config("gpt_oss_20b")), converted);
   REQUIRE(found.size() == 3);
   CHECK(has_warning(found, "low is 8.092779116 in Hugging Face and 8 in GGUF"));
   CHECK(has_warning(found, "high is 17.398", "and 18 in GGUF"));
@@ -198,8 +200,8 @@ TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[describe]") {
                   {".rope.scaling.type", "linear"},    {".rope.scaling.factor", 8},
                   {".attention.sliding_window", 1024}, {".block_count", 34}};
   const auto original = import_hugging_face(config("gemma_3_4b"));
-  CHECK(compare(original, import_gguf(gguf("gemma3", entries)), 0).empty());
-  CHECK(has_warning(compare(original, import_gguf(gguf("gemma3n", entries))),
+  CHECK(compare_models(original, import_gguf(gguf("gemma3", entries)), 0).empty());
+  CHECK(has_warning(compare_models(original, import_gguf(gguf("gemma3n", entries))),
                     "layer 4 is of type sliding_attention in Hugging Face and full_attention in GGUF"));
 }
 
@@ -210,9 +212,9 @@ TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[descr
       {".rope.freq_base", 5e5},
       {".block_count", 48},
       {"rope_freqs.weight", rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))}};
-  CHECK(compare(original, import_gguf(gguf("llama4", entries))).empty());
+  CHECK(compare_models(original, import_gguf(gguf("llama4", entries))).empty());
   entries[".block_count"] = 8;
-  CHECK(has_warning(compare(original, import_gguf(gguf("llama4", entries))),
+  CHECK(has_warning(compare_models(original, import_gguf(gguf("llama4", entries))),
                     "layers without rotation are 3, 7, 11, 15", "and 3, 7 in GGUF"));
 }
 
@@ -223,7 +225,7 @@ TEST_CASE("DeepSeek-V3 is the same in GGUF", "[describe]") {
                                                         {".rope.scaling.factor", 40},
                                                         {".rope.scaling.original_context_length", 4096},
                                                         {".rope.scaling.yarn_log_multiplier", 0.1}}));
-  CHECK(compare(import_hugging_face(config("deepseek_v3")), converted).empty());
+  CHECK(compare_models(import_hugging_face(config("deepseek_v3")), converted).empty());
 }
 
 TEST_CASE("every difference is said with both numbers", "[describe]") {
@@ -232,7 +234,7 @@ TEST_CASE("every difference is said with both numbers", "[describe]") {
     auto other = original;
     other.source = "GGUF";
     change(other);
-    return compare(original, other);
+    return compare_models(original, other);
   };
   using model = rope::model_rope;
   CHECK(has_warning(changed_by([](model& m) { m.groups[1].layout = rope::pairing::interleaved; }),
@@ -265,5 +267,5 @@ TEST_CASE("every difference is said with both numbers", "[describe]") {
   interleaved.groups[0].layout = interleaved.groups[1].layout = rope::pairing::interleaved;
   auto halves = original;
   halves.source = "GGUF";
-  CHECK(has_warning(compare(interleaved, halves), "layout", "wrong weights"));
+  CHECK(has_warning(compare_models(interleaved, halves), "layout", "wrong weights"));
 }

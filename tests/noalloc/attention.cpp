@@ -89,8 +89,8 @@ TEST_CASE("no option makes attention allocate") {
                                            .softcap = 20,
                                            .sinks = 4,
                                            .sink_logits = logits,
-                                           .bias = rope::scores(bias.data(), 1, 1, 1, keys),
-                                           .mask = rope::scores(mask, 1, 1, 1, 1),
+                                           .bias = rope::score_matrix(bias.data(), 1, 1, 1, keys),
+                                           .mask = rope::score_matrix(mask, 1, 1, 1, 1),
                                            .key_positions = positions,
                                            .dropout = 0.5,
                                            .log_sum_exp = sums};

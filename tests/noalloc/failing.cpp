@@ -128,16 +128,16 @@ TEST_CASE("tables of xPos whose assignment fails stay those of one growth") {
   });
 }
 
-TEST_CASE("the bias of polar keys follows its memory") {
-  const rope::polar_bias to(Eigen::ArrayXXd::Constant(2, 3, -1.0)),
+TEST_CASE("the bias of pope keys follows its memory") {
+  const rope::pope_bias to(Eigen::ArrayXXd::Constant(2, 3, -1.0)),
       from(Eigen::ArrayXXd::Constant(4, 6, -2.0));
-  const auto same = [](const rope::polar_bias& a, const rope::polar_bias& b) {
+  const auto same = [](const rope::pope_bias& a, const rope::pope_bias& b) {
     return a.heads() == b.heads() && a.channels() == b.channels() &&
            a.head(a.heads() - 1)[a.channels() - 1].cos == b.head(b.heads() - 1)[b.channels() - 1].cos;
   };
   check_assignment(to, from, same);
-  rope::polar_bias bias = from;
-  const rope::polar_bias moved = std::move(bias);
+  rope::pope_bias bias = from;
+  const rope::pope_bias moved = std::move(bias);
   CHECK(same(moved, from));
   CHECK(bias.heads() == 0);  // NOLINT(bugprone-use-after-move): the state under test
   CHECK(bias.channels() == 0);

@@ -33,7 +33,7 @@ TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", ""
   const std::vector<float> numbers(static_cast<std::size_t>(keys)), sink_logits(8);
   const auto by_options = [&] {
     rope::attention_options options = {.sink_logits = sink_logits, .dropout = 0.1, .log_sum_exp = sums};
-    options.bias = rope::scores(numbers.data(), 1, 1, 1, keys);
+    options.bias = rope::score_matrix(numbers.data(), 1, 1, 1, keys);
     rope::attention_gradient(
         testing::tape(many(a), few(e), few(f), many(b), many(c), many(d), few(g), few(h)), options,
         {.sink_logits = d_sink_logits, .bias = d_bias});

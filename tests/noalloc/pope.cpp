@@ -8,18 +8,18 @@
 
 using testing::allocations_in;
 
-TEMPLATE_TEST_CASE("polar and scale_queries allocate nothing", "", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("pope and scale_queries allocate nothing", "", float, double, Eigen::half,
                    Eigen::bfloat16) {
-  const rope::frequency_table<float> table(rope::polar_frequencies(12), 64);
-  const rope::polar_bias bias(Eigen::ArrayXXd::Constant(3, 12, -1.0));
+  const rope::frequency_table<float> table(rope::pope_frequencies(12), 64);
+  const rope::pope_bias bias(Eigen::ArrayXXd::Constant(3, 12, -1.0));
   const std::vector<int> ids = {3, 1, 4, 1, 5};
   std::vector<TestType> memory(2 * 5 * 3 * 16, TestType(1)), wide(2 * 5 * 3 * 28);
   const auto x = rope::bshd(memory.data(), 2, 5, 3, 16), out = rope::bhsd(wide.data(), 2, 3, 5, 28);
   CHECK(allocations_in([&] {
-          rope::polar<rope::interleaved>(x, out, table, 11);
-          rope::polar<rope::half_split>(x, out, table, bias, ids);
-          rope::scale_queries(x, rope::llama4_temperature{}, 8190);
-          rope::scale_queries(x, rope::log_n_temperature{2}, ids);
+          rope::pope<rope::interleaved>(x, out, table, 11);
+          rope::pope<rope::half_split>(x, out, table, bias, ids);
+          rope::scale_queries(x, rope::llama4_query_scaling{}, 8190);
+          rope::scale_queries(x, rope::log_n_query_scaling{2}, ids);
         }) == 0);
 }
 

@@ -81,7 +81,7 @@ TEST_CASE("images laid end to end restart at their own origin", "[token_order]")
   const Index heads = 3;
   const std::vector<integer_coordinates> images = {rope::grid_positions({2, 3}), rope::grid_positions({4, 1}),
                                                    rope::grid_positions({3, 3})};
-  const integer_coordinates all = rope::stacked(images);
+  const integer_coordinates all = rope::stacked_rows(images);
   REQUIRE(all.rows() == 19);
   const std::vector<float> before = testing::random_channels<float>(19 * heads * 16, 42);
   std::vector<float> together = before, apart = before, ragged = before;
@@ -147,7 +147,7 @@ TEST_CASE("orders of more tokens than an index counts are refused", "[token_orde
   const integer_coordinates no_axes(most, Index{0});
   CHECK(throws_saying<std::length_error>(
       [&] {
-        rope::stacked(std::vector{no_axes, no_axes});
+        rope::stacked_rows(std::vector{no_axes, no_axes});
       },
       "rope::stacked"));
 }
@@ -176,10 +176,10 @@ TEST_CASE("orders that do not fit are refused", "[token_order]") {
   CHECK(refuses([] { rope::with_unrotated_tokens(rope::grid_positions({2}), -1); },
                 "rope::with_unrotated_tokens: counts must not be negative, got -1 and 0"));
   CHECK(refuses([] { rope::with_unrotated_tokens(rope::grid_positions({2}), 0, -7); }, "got 0 and -7"));
-  CHECK(refuses([] { rope::stacked(std::vector<integer_coordinates>{}); }, "rope::stacked: "));
+  CHECK(refuses([] { rope::stacked_rows(std::vector<integer_coordinates>{}); }, "rope::stacked_rows: "));
   CHECK(refuses(
       [] {
-        rope::stacked(std::vector{rope::grid_positions({2}), rope::grid_positions({2, 2})});
+        rope::stacked_rows(std::vector{rope::grid_positions({2}), rope::grid_positions({2, 2})});
       },
       "all parts must have the same axes, got 1 and 2"));
   for (const auto& [length, ranks] : {std::pair<Index, Index>(15, 1), {12, 4}, {20, 4}, {-16, 4}})

@@ -32,9 +32,9 @@ testing::wide exact_softplus(testing::wide x) {
   return x > 0 ? x + testing::log1p(testing::exp(-x)) : testing::log1p(testing::exp(x));
 }
 
-/// What a polar channel may be off by, for a magnitude with exact phase: see the documentation of `polar`.
+/// What a pope channel may be off by, for a magnitude with exact phase: see the documentation of `pope`.
 template <class T>
-testing::wide polar_bound(testing::wide magnitude) {
+testing::wide pope_bound(testing::wide magnitude) {
   const testing::wide in_u = std::is_same_v<T, double> ? 8 : 1.75L;
   return tolerance::detail::bound<T, tolerance::detail::wide<T>>(in_u, magnitude);
 }
@@ -55,7 +55,7 @@ std::array<testing::wide, 2> exact(testing::wide x, testing::wide position, doub
 
 }  // namespace
 
-TEST_CASE("softplus keeps its digits from one end of double to the other", "[polar]") {
+TEST_CASE("softplus keeps its digits from one end of double to the other", "[pope]") {
   testing::random numbers(testing::seed());
   testing::wide worst = 0;
   for (int n = 0; n < 20000; ++n) {
@@ -71,8 +71,8 @@ TEST_CASE("softplus keeps its digits from one end of double to the other", "[pol
   CHECK(softplus(-40.0) == testing::exp(-40.0));
 }
 
-TEST_CASE("polar frequencies are one per channel", "[polar]") {
-  const frequencies schedule = polar_frequencies(6, 500.0);
+TEST_CASE("pope frequencies are one per channel", "[pope]") {
+  const frequencies schedule = pope_frequencies(6, 500.0);
   REQUIRE(schedule.pairs() == 6);
   for (Index i = 0; i < 6; ++i) {
     const testing::wide published = testing::pow(500.0L, -static_cast<testing::wide>(i) / 6);
@@ -81,10 +81,10 @@ TEST_CASE("polar frequencies are one per channel", "[polar]") {
 }
 
 // Golden vector G18: PoPE-pytorch ee11cab in fp64, printed with 7 digits.
-TEST_CASE("PoPE-pytorch's example gives its values", "[polar]") {
+TEST_CASE("PoPE-pytorch's example gives its values", "[pope]") {
   const std::vector<double> q = {0.5, -1, 2, 0}, k = {1, 0.25, -0.5, 3};
-  const frequency_table<double> table(polar_frequencies(4), 6);
-  std::vector<double> polar_q(8), polar_k(8);
+  const frequency_table<double> table(pope_frequencies(4), 6);
+  std::vector<double> pope_q(8), pope_k(8);
   const auto agrees = [](const std::vector<double>& got, const std::vector<double>& printed) {
     for (std::size_t i = 0; i < got.size(); ++i) {
       CAPTURE(i);
@@ -93,37 +93,36 @@ TEST_CASE("PoPE-pytorch's example gives its values", "[polar]") {
   };
   const auto dot = [&] {
     double sum = 0;
-    for (std::size_t i = 0; i < 8; ++i) sum += polar_q[i] * polar_k[i];
+    for (std::size_t i = 0; i < 8; ++i) sum += pope_q[i] * pope_k[i];
     return sum;
   };
-  polar<interleaved>(thd(q.data(), 1, 1, 4), thd(polar_q.data(), 1, 1, 8), table, 5);
-  polar<interleaved>(thd(k.data(), 1, 1, 4), thd(polar_k.data(), 1, 1, 8), table, 2);
-  agrees(polar_q, {0.2763088, -0.9340661, 0.274913, 0.1501857, 2.12427, 0.1063021, 0.6931385, 0.003465721});
-  agrees(polar_k,
-         {-0.5465097, 1.194145, 0.8094756, 0.1640888, 0.4739822, 0.009480908, 3.048581, 0.006097171});
+  pope<interleaved>(thd(q.data(), 1, 1, 4), thd(pope_q.data(), 1, 1, 8), table, 5);
+  pope<interleaved>(thd(k.data(), 1, 1, 4), thd(pope_k.data(), 1, 1, 8), table, 2);
+  agrees(pope_q, {0.2763088, -0.9340661, 0.274913, 0.1501857, 2.12427, 0.1063021, 0.6931385, 0.003465721});
+  agrees(pope_k, {-0.5465097, 1.194145, 0.8094756, 0.1640888, 0.4739822, 0.009480908, 3.048581, 0.006097171});
   agrees({dot()}, {2.10174707});
 
-  const polar_bias bias(Eigen::Array<double, 1, 4>(-0.1, -0.2, -0.3, -0.4));
-  polar<interleaved>(thd(k.data(), 1, 1, 4), thd(polar_k.data(), 1, 1, 8), table, bias, 2);
-  agrees(polar_k, {-0.4245638, 1.24274, 0.8259394, 0, 0.4556143, -0.1310139, 2.810304, -1.181558});
+  const pope_bias bias(Eigen::Array<double, 1, 4>(-0.1, -0.2, -0.3, -0.4));
+  pope<interleaved>(thd(k.data(), 1, 1, 4), thd(pope_k.data(), 1, 1, 8), table, bias, 2);
+  agrees(pope_k, {-0.4245638, 1.24274, 0.8259394, 0, 0.4556143, -0.1310139, 2.810304, -1.181558});
   agrees({dot()}, {1.84670519});
 
   // x-transformers: the cosines, then the sines.
   std::vector<double> concatenated(8);
-  polar<half_split>(thd(k.data(), 1, 1, 4), thd(concatenated.data(), 1, 1, 8), table, bias, 2);
+  pope<half_split>(thd(k.data(), 1, 1, 4), thd(concatenated.data(), 1, 1, 8), table, bias, 2);
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(concatenated[i] == polar_k[2 * i]);
-    CHECK(concatenated[i + 4] == polar_k[2 * i + 1]);
+    CHECK(concatenated[i] == pope_k[2 * i]);
+    CHECK(concatenated[i + 4] == pope_k[2 * i + 1]);
   }
 }
 
-TEST_CASE("a polar channel is its softplus at the phase of its position and head", "[polar]") {
+TEST_CASE("a pope channel is its softplus at the phase of its position and head", "[pope]") {
   const Index batch = 2, tokens = 3, heads = 2, pairs = 5, head_dim = 8, wide = head_dim + pairs;
   const matrix bias = random_bias(heads, pairs);
-  const polar_bias phases(bias);
+  const pope_bias phases(bias);
   const std::vector<std::int64_t> ids = {3, 0, 1000, 7, 2, 5};
-  const frequencies schedule = polar_frequencies(pairs, 1e3);
-  const auto check = [&](auto number, auto layout, const polar_bias* ahead) {
+  const frequencies schedule = pope_frequencies(pairs, 1e3);
+  const auto check = [&](auto number, auto layout, const pope_bias* ahead) {
     using T = decltype(number);
     using Layout = decltype(layout);
     const frequency_table<tolerance::detail::wide<T>> table(schedule, 1001);
@@ -135,9 +134,9 @@ TEST_CASE("a polar channel is its softplus at the phase of its position and head
     const head_view<T> out = bhsd(memory.data(), batch, heads, tokens, wide + 2).channels(1, wide);
     const auto view = bshd(x.data(), batch, tokens, heads, head_dim);
     if (ahead != nullptr)
-      polar<Layout>(view, out, table, *ahead, ids);
+      pope<Layout>(view, out, table, *ahead, ids);
     else
-      polar<Layout>(view, out, table, ids);
+      pope<Layout>(view, out, table, ids);
     testing::wide worst = 0;
     bool copied = true;
     testing::for_each_head(view, [&](Index b, Index t, Index h) {
@@ -147,7 +146,7 @@ TEST_CASE("a polar channel is its softplus at the phase of its position and head
             static_cast<testing::wide>(ids[static_cast<std::size_t>(b * tokens + t)]);
         const auto value = exact(static_cast<testing::wide>(in[i]), position, schedule.inv_freq()(i, 0),
                                  ahead == nullptr ? 0 : static_cast<testing::wide>(bias(h, i)));
-        const testing::wide bound = polar_bound<T>(exact_softplus(static_cast<testing::wide>(in[i])));
+        const testing::wide bound = pope_bound<T>(exact_softplus(static_cast<testing::wide>(in[i])));
         const Index u = std::is_same_v<Layout, interleaved> ? 2 * i : i,
                     v = std::is_same_v<Layout, interleaved> ? 2 * i + 1 : i + pairs;
         worst = (std::max)(worst, testing::abs(static_cast<testing::wide>(got[u]) - value[0]) / bound);
@@ -162,7 +161,7 @@ TEST_CASE("a polar channel is its softplus at the phase of its position and head
     CHECK(copied);
   };
   testing::for_each_layout([&](auto layout) {
-    for (const polar_bias* ahead : {static_cast<const polar_bias*>(nullptr), &phases}) {
+    for (const pope_bias* ahead : {static_cast<const pope_bias*>(nullptr), &phases}) {
       check(float{}, layout, ahead);
       check(double{}, layout, ahead);
       check(Eigen::half{}, layout, ahead);
@@ -171,14 +170,14 @@ TEST_CASE("a polar channel is its softplus at the phase of its position and head
   });
 }
 
-TEST_CASE("a polar score depends on the distance and the bias alone", "[polar]") {
+TEST_CASE("a pope score depends on the distance and the bias alone", "[pope]") {
   const Index n = 16;
-  const frequencies schedule = polar_frequencies(n);
+  const frequencies schedule = pope_frequencies(n);
   const frequency_table<double> table(schedule, -100, 5000);
   const matrix bias = random_bias(1, n);
   const std::vector<double> q = testing::random_channels<double>(n, testing::seed()),
                             k = testing::random_channels<double>(n, testing::seed() + 7);
-  std::vector<double> polar_q(32), polar_k(32);
+  std::vector<double> pope_q(32), pope_k(32);
   for (const std::int64_t distance : {-30, 0, 1, 77}) {
     testing::wide exact_score = 0, size = 0;
     for (Index i = 0; i < n; ++i) {
@@ -189,21 +188,20 @@ TEST_CASE("a polar score depends on the distance and the bias alone", "[polar]")
                                             static_cast<testing::wide>(bias(0, i)));
     }
     for (const std::int64_t key : {-50, 0, 4900}) {
-      polar<half_split>(thd(q.data(), 1, 1, n), thd(polar_q.data(), 1, 1, 2 * n), table, key + distance);
-      polar<half_split>(thd(k.data(), 1, 1, n), thd(polar_k.data(), 1, 1, 2 * n), table, polar_bias(bias),
-                        key);
+      pope<half_split>(thd(q.data(), 1, 1, n), thd(pope_q.data(), 1, 1, 2 * n), table, key + distance);
+      pope<half_split>(thd(k.data(), 1, 1, n), thd(pope_k.data(), 1, 1, 2 * n), table, pope_bias(bias), key);
       testing::wide score = 0;
       for (std::size_t i = 0; i < 32; ++i)
-        score += static_cast<testing::wide>(polar_q[i]) * static_cast<testing::wide>(polar_k[i]);
+        score += static_cast<testing::wide>(pope_q[i]) * static_cast<testing::wide>(pope_k[i]);
       // 8 u of each side, in the 2-norm of its two channels.
       CHECK(testing::abs(score - exact_score) <= 2 * 8 * testing::sqrt(2.0L) * 0x1p-53L * size);
     }
   }
 }
 
-TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[polar]") {
+TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[pope]") {
   constexpr double turn = 2 * 3.14159265358979323846;
-  const polar_bias outside(Eigen::Array<double, 1, 4>(0.5, -100, -turn, -1)),
+  const pope_bias outside(Eigen::Array<double, 1, 4>(0.5, -100, -turn, -1)),
       inside(Eigen::Array<double, 1, 4>(0, -turn, -turn, -1));
   for (Index i = 0; i < 4; ++i) {
     CHECK(outside.head(0)[i].cos == inside.head(0)[i].cos);
@@ -214,7 +212,7 @@ TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[polar]"
 }
 
 // AxialPoPE of PoPE-pytorch: axial_dims (2, 3) and the grid (2, 2) in reversed coordinates, x before y.
-TEST_CASE("axial PoPE is a table of two axes", "[polar]") {
+TEST_CASE("axial PoPE is a table of two axes", "[pope]") {
   matrix inv_freq = matrix::Zero(5, 2);
   for (Index i = 0; i < 2; ++i) inv_freq(i, 0) = testing::pow(1e4, -static_cast<double>(i) / 2);
   for (Index i = 0; i < 3; ++i) inv_freq(2 + i, 1) = testing::pow(1e4, -static_cast<double>(i) / 3);
@@ -223,34 +221,34 @@ TEST_CASE("axial PoPE is a table of two axes", "[polar]") {
   const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
   const std::vector<double> x = testing::random_channels<double>(4 * 5, testing::seed());
   std::vector<double> out(4 * 10);
-  polar<interleaved>(thd(x.data(), 4, 1, 5), thd(out.data(), 4, 1, 10), table);
+  pope<interleaved>(thd(x.data(), 4, 1, 5), thd(out.data(), 4, 1, 10), table);
   for (Index t = 0; t < 4; ++t)
     for (Index i = 0; i < 5; ++i) {
       const testing::wide position = i < 2 ? t % 2 : t / 2;
       const auto at = static_cast<std::size_t>(5 * t + i);
       const auto value = exact(x[at], position, i < 2 ? inv_freq(i, 0) : inv_freq(i, 1), 0);
-      CHECK(testing::abs(out[2 * at] - value[0]) <= polar_bound<double>(exact_softplus(x[at])));
-      CHECK(testing::abs(out[2 * at + 1] - value[1]) <= polar_bound<double>(exact_softplus(x[at])));
+      CHECK(testing::abs(out[2 * at] - value[0]) <= pope_bound<double>(exact_softplus(x[at])));
+      CHECK(testing::abs(out[2 * at + 1] - value[1]) <= pope_bound<double>(exact_softplus(x[at])));
     }
 }
 
-// What a decoder does: keys in the cache are polar, values as they are, and the scale stays that of head_dim.
-TEST_CASE("attention of polar queries and keys follows the formula", "[polar]") {
+// What a decoder does: keys in the cache are pope, values as they are, and the scale stays that of head_dim.
+TEST_CASE("attention of pope queries and keys follows the formula", "[pope]") {
   const Index tokens = 9, heads = 4, kv_heads = 2, n = 6, value_dim = 3;
   const matrix bias = random_bias(kv_heads, n);
-  const frequencies schedule = polar_frequencies(n);
+  const frequencies schedule = pope_frequencies(n);
   const frequency_table<double> table(schedule, tokens);
   const std::vector<double> q = testing::random_channels<double>(tokens * heads * n, testing::seed()),
                             k = testing::random_channels<double>(tokens * kv_heads * n, testing::seed() + 1),
                             v = testing::random_channels<double>(tokens * kv_heads * value_dim,
                                                                  testing::seed() + 2);
-  std::vector<double> polar_q(2 * q.size()), polar_k(2 * k.size()),
+  std::vector<double> pope_q(2 * q.size()), pope_k(2 * k.size()),
       out(static_cast<std::size_t>(tokens * heads * value_dim));
   kv_cache<double> cache(1, tokens, kv_heads, 2 * n, value_dim);
-  const auto queries = thd(polar_q.data(), tokens, heads, 2 * n);
-  const auto keys = thd(polar_k.data(), tokens, kv_heads, 2 * n);
-  polar<half_split>(thd(q.data(), tokens, heads, n), queries, table);
-  polar<half_split>(thd(k.data(), tokens, kv_heads, n), keys, table, polar_bias(bias));
+  const auto queries = thd(pope_q.data(), tokens, heads, 2 * n);
+  const auto keys = thd(pope_k.data(), tokens, kv_heads, 2 * n);
+  pope<half_split>(thd(q.data(), tokens, heads, n), queries, table);
+  pope<half_split>(thd(k.data(), tokens, kv_heads, n), keys, table, pope_bias(bias));
   const auto result = thd(out.data(), tokens, heads, value_dim);
   const attention_options options = {.scale = 1 / testing::sqrt(static_cast<double>(n))};
   const auto check = [&] {
@@ -290,47 +288,47 @@ TEST_CASE("attention of polar queries and keys follows the formula", "[polar]") 
   CHECK(check() <= bound);
 }
 
-TEST_CASE("polar gives the same bits on two threads", "[polar]") {
+TEST_CASE("pope gives the same bits on two threads", "[pope]") {
   const Index tokens = 1024, heads = 8, n = 64;
-  const frequency_table table(polar_frequencies(n), tokens);
+  const frequency_table table(pope_frequencies(n), tokens);
   const std::vector<float> x = testing::random_channels<float>(tokens * heads * n, testing::seed());
   std::vector<float> one(2 * x.size()), two(2 * x.size());
-  polar<interleaved>(thd(x.data(), tokens, heads, n), thd(one.data(), tokens, heads, 2 * n), table, 0);
-  polar<interleaved>(thd(x.data(), tokens, heads, n), thd(two.data(), tokens, heads, 2 * n), table, 0,
-                     testing::own_threads(2));
+  pope<interleaved>(thd(x.data(), tokens, heads, n), thd(one.data(), tokens, heads, 2 * n), table, 0);
+  pope<interleaved>(thd(x.data(), tokens, heads, n), thd(two.data(), tokens, heads, 2 * n), table, 0,
+                    testing::own_threads(2));
   CHECK(testing::same_bits(one, two));
 }
 
-TEST_CASE("polar refuses what does not fit before it writes", "[polar]") {
-  const frequency_table table(polar_frequencies(4), 10);
+TEST_CASE("pope refuses what does not fit before it writes", "[pope]") {
+  const frequency_table table(pope_frequencies(4), 10);
   std::vector<float> x(2 * 3 * 6, 1.0f), out(2 * 3 * 10);
   testing::fill_with_nan(out);
   const std::vector<float> before = out;
   const auto in = thd(x.data(), 2, 3, 6);
   const auto to = thd(out.data(), 2, 3, 10);
-  CHECK(throws_saying<std::invalid_argument>([&] { polar<interleaved>(in, to.channels(0, 9), table); },
-                                             "polar: out must be [batch, tokens, heads, head_dim + pairs]",
+  CHECK(throws_saying<std::invalid_argument>([&] { pope<interleaved>(in, to.channels(0, 9), table); },
+                                             "pope: out must be [batch, tokens, heads, head_dim + pairs]",
                                              "[1, 2, 3, 9]"));
-  CHECK(throws_saying<std::invalid_argument>([&] { polar<interleaved>(in, to.head_range(0, 2), table); },
+  CHECK(throws_saying<std::invalid_argument>([&] { pope<interleaved>(in, to.head_range(0, 2), table); },
                                              "[1, 2, 2, 10]"));
-  CHECK(throws_saying<std::invalid_argument>([&] { polar<interleaved>(in.channels(0, 3), to, table); },
-                                             "polar: out must be"));
-  CHECK(throws_saying<std::out_of_range>([&] { polar<interleaved>(in, to, table, 9); }, "position 10"));
+  CHECK(throws_saying<std::invalid_argument>([&] { pope<interleaved>(in.channels(0, 3), to, table); },
+                                             "pope: out must be"));
+  CHECK(throws_saying<std::out_of_range>([&] { pope<interleaved>(in, to, table, 9); }, "position 10"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
-        polar<interleaved>(in, to, table, std::vector<int>{1, 2, 3});
+        pope<interleaved>(in, to, table, std::vector<int>{1, 2, 3});
       },
       "ids must be"));
   for (const auto& shape : {std::pair<Index, Index>{2, 4}, {3, 5}})
     CHECK(throws_saying<std::invalid_argument>(
-        [&] { polar<interleaved>(in, to, table, polar_bias(matrix::Zero(shape.first, shape.second))); },
-        "polar: bias must be [heads, pairs] = [3, 4]"));
+        [&] { pope<interleaved>(in, to, table, pope_bias(matrix::Zero(shape.first, shape.second))); },
+        "pope: bias must be [heads, pairs] = [3, 4]"));
   CHECK(testing::same_bits(out, before));
 
   matrix bias = matrix::Zero(2, 2);
   bias(1, 0) = std::numeric_limits<double>::quiet_NaN();
-  CHECK(throws_saying<std::invalid_argument>([&] { polar_bias b(bias); },
-                                             "polar_bias: a phase must be finite", "head 1, channel 0"));
-  CHECK(throws_saying<std::invalid_argument>([&] { polar_bias b(matrix(0, 4)); }, "not empty"));
-  CHECK(throws_saying<std::invalid_argument>([&] { polar_frequencies(0); }, "rotary_dim"));
+  CHECK(throws_saying<std::invalid_argument>([&] { pope_bias b(bias); }, "pope_bias: a phase must be finite",
+                                             "head 1, channel 0"));
+  CHECK(throws_saying<std::invalid_argument>([&] { pope_bias b(matrix(0, 4)); }, "not empty"));
+  CHECK(throws_saying<std::invalid_argument>([&] { pope_frequencies(0); }, "rotary_dim"));
 }

@@ -22,17 +22,17 @@ using testing::throws_saying;
 }  // namespace
 
 // Golden vector G30: transformers' Llama4TextAttention and Qwen's logn list, in fp64.
-TEST_CASE("temperatures are the published ones", "[temperature]") {
-  const llama4_temperature llama;
+TEST_CASE("the rules are the published ones", "[query_scaling]") {
+  const llama4_query_scaling llama;
   CHECK(llama(0) == 1.0);
   CHECK(llama(8190) == 1.0);
   CHECK_THAT(llama(8191), testing::WithinAbs(1.069314718, 5e-10));
   CHECK_THAT(llama(16382), testing::WithinAbs(1.069314718, 5e-10));
   CHECK_THAT(llama(16383), testing::WithinAbs(1.109861229, 5e-10));
   CHECK_THAT(llama(131071), testing::WithinAbs(1.283321334, 5e-10));
-  CHECK_THAT((llama4_temperature{.floor_scale = 100, .attention_scale = 0.5})(199),
+  CHECK_THAT((llama4_query_scaling{.floor_scale = 100, .attention_scale = 0.5})(199),
              testing::WithinAbs(1 + 0.5 * testing::log(3.0), 1e-15));
-  const log_n_temperature log_n{.train_length = 4096};
+  const log_n_query_scaling log_n{.train_length = 4096};
   CHECK(log_n(0) == 1.0);
   CHECK(log_n(4095) == 1.0);
   CHECK(log_n(4096) > 1.0);
@@ -40,21 +40,21 @@ TEST_CASE("temperatures are the published ones", "[temperature]") {
   CHECK_THAT(log_n(4096 * 4096LL - 1), testing::WithinAbs(2.0, 1e-15));
 }
 
-TEST_CASE("every head of a token is scaled by the factor of its position", "[temperature]") {
+TEST_CASE("every head of a token is scaled by the factor of its position", "[query_scaling]") {
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 5;
-  const auto temperature = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };
+  const auto rule = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };
   const auto check = [&](auto number, const auto& positions, auto position_of) {
     using T = decltype(number);
     testing::guarded_memory<T> memory(batch * tokens * heads * (head_dim + 1));
     const auto q = bhsd(memory.data(), batch, heads, tokens, head_dim + 1).channels(1, head_dim);
     memory.fill(q, testing::seed());
     const auto before = memory.remembered(q);
-    scale_queries(q, temperature, positions);
+    scale_queries(q, rule, positions);
     testing::wide worst = 0;
     testing::for_each_head(q, [&](Index b, Index t, Index h) {
       for (Index d = 0; d < head_dim; ++d) {
         const testing::wide exact =
-            static_cast<testing::wide>(before.at(b, t, h)[d]) * temperature(position_of(b, t));
+            static_cast<testing::wide>(before.at(b, t, h)[d]) * rule(position_of(b, t));
         const testing::wide off = testing::abs(static_cast<testing::wide>(q.at(b, t, h)[d]) - exact);
         worst = (std::max)(
             worst, off / (tolerance::detail::bound<T, tolerance::detail::wide<T>>(1, testing::abs(exact))));
@@ -76,15 +76,15 @@ TEST_CASE("every head of a token is scaled by the factor of its position", "[tem
   all(Eigen::bfloat16{});
 }
 
-TEST_CASE("a factor of one changes no bit", "[temperature]") {
+TEST_CASE("a factor of one changes no bit", "[query_scaling]") {
   std::vector<float> q(2 * 4);
   testing::fill_with_nan(q);
   const std::vector<float> before = q;
-  scale_queries(thd(q.data(), 2, 1, 4), llama4_temperature{}, 100);
+  scale_queries(thd(q.data(), 2, 1, 4), llama4_query_scaling{}, 100);
   CHECK(testing::same_bits(q, before));
 }
 
-TEST_CASE("positions that no table holds have no temperature", "[temperature]") {
+TEST_CASE("positions that no table holds have no factor", "[query_scaling]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   std::vector<float> q(3 * 4, 1.0f);
   const auto view = thd(q.data(), 3, 1, 4);
@@ -101,37 +101,37 @@ TEST_CASE("positions that no table holds have no temperature", "[temperature]") 
   CHECK(testing::same_bits(q, std::vector<float>(12, 2.0f)));
 }
 
-TEST_CASE("a temperature that makes no sense is refused before it is applied", "[temperature]") {
+TEST_CASE("a rule that makes no sense is refused before it is applied", "[query_scaling]") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<float> q(3 * 4, 1.0f);
   const std::vector<float> before = q;
   const auto view = thd(q.data(), 3, 1, 4);
   for (const double bad : {1.0, 0.0, -5.0, infinity, std::numeric_limits<double>::quiet_NaN()})
-    CHECK(throws_saying<std::invalid_argument>([&] { scale_queries(view, log_n_temperature{bad}); },
+    CHECK(throws_saying<std::invalid_argument>([&] { scale_queries(view, log_n_query_scaling{bad}); },
                                                "train_length"));
   for (const double bad : {0.0, -1.0, infinity})
     CHECK(throws_saying<std::invalid_argument>(
         [&] {
-          scale_queries(view, llama4_temperature{bad, 0.1});
+          scale_queries(view, llama4_query_scaling{bad, 0.1});
         },
-        "llama4_temperature: floor_scale"));
+        "llama4_query_scaling: floor_scale"));
   for (const double bad : {-0.1, infinity})
     CHECK(throws_saying<std::invalid_argument>(
         [&] {
-          scale_queries(view, llama4_temperature{8192, bad});
+          scale_queries(view, llama4_query_scaling{8192, bad});
         },
         "attention_scale"));
   // The last token is the bad one: nothing is scaled.
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
-        scale_queries(view, llama4_temperature{1, 1}, std::vector<int>{5, 6, -1});
+        scale_queries(view, llama4_query_scaling{1, 1}, std::vector<int>{5, 6, -1});
       },
       "got -1"));
-  CHECK(
-      throws_saying<std::invalid_argument>([&] { scale_queries(view, log_n_temperature{2}, -1); }, "got -1"));
+  CHECK(throws_saying<std::invalid_argument>([&] { scale_queries(view, log_n_query_scaling{2}, -1); },
+                                             "got -1"));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
-        scale_queries(view, llama4_temperature{}, std::vector<int>{5, 6});
+        scale_queries(view, llama4_query_scaling{}, std::vector<int>{5, 6});
       },
       "ids must be [tokens] = 3"));
   CHECK(testing::same_bits(q, before));

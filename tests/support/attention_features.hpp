@@ -89,13 +89,13 @@ inline setting draw(dice& d, long longest = 300) {
       s.bias.push_back(d.one_in(9) ? std::numeric_limits<float>::lowest()
                                    : 0.25f * static_cast<float>(d.up_to(8)) - 1);
     s.bias.push_back(0);
-    o.bias = rope::scores(s.bias.data(), b, hs, q, k);
+    o.bias = rope::score_matrix(s.bias.data(), b, hs, q, k);
   }
   if (d.one_in(3)) {
     const long b = extent(batch), hs = extent(heads), q = extent(queries), k = extent(keys);
     s.mask = std::make_unique<bool[]>(static_cast<std::size_t>(b * hs * q * k + 1));
     for (long i = 0; i < b * hs * q * k; ++i) s.mask[static_cast<std::size_t>(i)] = !d.one_in(4);
-    o.mask = rope::scores(s.mask.get(), b, hs, q, k);
+    o.mask = rope::score_matrix(s.mask.get(), b, hs, q, k);
   }
   switch (d.up_to(4)) {
     case 0:  // listed positions, contiguous or not, shared or not

@@ -112,11 +112,12 @@ struct full_rule {
     o.sinks = sinks;
     o.sink_logits = sink_logits;
     if (!bias.empty())
-      o.bias = rope::scores(bias.data(), bias_extents[0], bias_extents[1], bias_extents[2], bias_extents[3]);
+      o.bias =
+          rope::score_matrix(bias.data(), bias_extents[0], bias_extents[1], bias_extents[2], bias_extents[3]);
     if (!mask.empty()) {
       static_assert(sizeof(bool) == 1, "the mask is stored as bytes");
       mask_bits.assign(mask.begin(), mask.end());
-      o.mask = rope::scores(reinterpret_cast<const bool*>(mask_bits.data()), 1, 1, queries, keys);
+      o.mask = rope::score_matrix(reinterpret_cast<const bool*>(mask_bits.data()), 1, 1, queries, keys);
     }
     o.query_positions = query_positions;
     o.key_positions = key_positions;

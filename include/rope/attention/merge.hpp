@@ -12,6 +12,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
@@ -39,37 +40,40 @@ inline namespace ROPE_ABI {
 ///
 /// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
 /// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
+/// \param threads        the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
 /// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
 ///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
-template <class T, class B>
-void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
-           std::span<const double> log_sum_exp_b) {
+template <class T, class B, parallel_executor Threads = this_thread>
+void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
+                     std::span<const double> log_sum_exp_b, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
-                "merge: out_a is writable and out_b has its channel type");
-  detail::check_view("merge", out_a);
-  detail::check_view("merge", out_b);
-  detail::check_memory("merge", out_a, out_b);
+                "merge_attention: out_a is writable and out_b has its channel type");
+  detail::check_view("merge_attention", out_a);
+  detail::check_view("merge_attention", out_b);
+  detail::check_memory("merge_attention", out_a, out_b);
   if (out_a.batch != out_b.batch || out_a.tokens != out_b.tokens || out_a.heads != out_b.heads ||
       out_a.head_dim != out_b.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merge: the outputs must have the same shape, got [", out_a.batch, ", ",
-                               out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch,
-                               ", ", out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
+    ROPE_THROW(
+        std::invalid_argument,
+        detail::message("merge_attention: the outputs must have the same shape, got [", out_a.batch, ", ",
+                        out_a.tokens, ", ", out_a.heads, ", ", out_a.head_dim, "] and [", out_b.batch, ", ",
+                        out_b.tokens, ", ", out_b.heads, ", ", out_b.head_dim, "]"));
   const auto count = static_cast<std::size_t>(out_a.batch * out_a.tokens * out_a.heads);
   if (log_sum_exp_a.size() != count || log_sum_exp_b.size() != count)
     ROPE_THROW(std::invalid_argument,
-               detail::message("merge: a log-sum-exp must have length batch * queries * heads = ", count,
-                               ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
+               detail::message("merge_attention: a log-sum-exp must have length batch * queries * heads = ",
+                               count, ", got ", log_sum_exp_a.size(), " and ", log_sum_exp_b.size()));
 
   using A = detail::arithmetic<T>;
-  std::size_t n = 0;
-  for (Index b = 0; b < out_a.batch; ++b)
-    for (Index i = 0; i < out_a.tokens; ++i)
-      for (Index h = 0; h < out_a.heads; ++h, ++n) {
+  const auto merge = [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < out_a.heads; ++h) {
+        const Index b = token / out_a.tokens, i = token % out_a.tokens;
+        const auto n = static_cast<std::size_t>(token * out_a.heads + h);
         // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
@@ -85,6 +89,8 @@ void merge(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out
         detail::add_shares<T>(out_a.at(b, i, h), share_a, out_b.at(b, i, h), share_b, out_a.head_dim);
         log_sum_exp_a[n] = largest + std::log(a + b_weight);
       }
+  };
+  detail::parallel_pieces(threads, out_a.batch * out_a.tokens, 2 * out_a.size() * Index(sizeof(T)), merge);
 }
 
 }  // namespace ROPE_ABI

@@ -46,16 +46,16 @@ struct score_view {
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
 ///          entries
 template <class X>
-score_view<X> scores(const X* data, Index batch, Index heads, Index queries, Index keys) {
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
   // Strides are products of extents even where another one is zero.
   const Index extents[] = {batch, (std::max)(heads, Index{1}), (std::max)(queries, Index{1}),
                            (std::max)(keys, Index{1})};
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    ROPE_THROW(std::invalid_argument, detail::message("scores: extents must not be negative, got [", batch,
-                                                      ", ", heads, ", ", queries, ", ", keys, "]"));
+    ROPE_THROW(std::invalid_argument, detail::message("score_matrix: extents must not be negative, got [",
+                                                      batch, ", ", heads, ", ", queries, ", ", keys, "]"));
   if (!detail::product_fits(std::span(extents).last(3)) || !detail::product_fits(extents))
-    ROPE_THROW(std::length_error, detail::message("scores: [", batch, ", ", heads, ", ", queries, ", ", keys,
-                                                  "] exceeds the address space"));
+    ROPE_THROW(std::length_error, detail::message("score_matrix: [", batch, ", ", heads, ", ", queries, ", ",
+                                                  keys, "] exceeds the address space"));
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 
@@ -165,8 +165,8 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                        x.batch, ", ", x.heads, ", ", x.queries, ", ", x.keys, "]"));
 }
 
-inline void check_counts_of_rows(const char* function, const char* name,
-                                 std::span<const std::int64_t> counts, Index batch, Index tokens) {
+inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+                                 Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (const std::int64_t count : counts)
     if (count < 0 || count > tokens)
@@ -190,10 +190,9 @@ inline void check_alignment(const char* function, const attention_options& optio
     const std::int64_t keys = options.key_counts[b],
                        queries = options.query_counts.empty() ? shape.queries : options.query_counts[b];
     if (keys > 0 && queries > keys)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": row ", b, " has ", queries, " queries and ", keys,
-                         " keys, so its first query would be at position ", keys - queries,
-                         "; give query_counts, or query_positions"));
+      ROPE_THROW(std::invalid_argument, message(function, ": row ", b, " has ", queries, " queries and ",
+                                                keys, " keys, so its first query would be at position ",
+                                                keys - queries, "; give query_counts, or query_positions"));
   }
 }
 
@@ -211,7 +210,8 @@ void check_magnitudes(const char* function, const attention_options& options, In
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
                room = std::sqrt(smallest);
-  if (!detail::equal(options.softcap, 0) && (scale < room * options.softcap || scale > options.softcap / room))
+  if (!detail::equal(options.softcap, 0) &&
+      (scale < room * options.softcap || scale > options.softcap / room))
     ROPE_THROW(std::invalid_argument, message(function, ": scale / softcap must be of a magnitude in [", room,
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }

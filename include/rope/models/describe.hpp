@@ -38,7 +38,7 @@ struct pair_census {
          longest_wavelength = 0;  // tokens per turn, of the pairs that turn; 0: none does
 };
 
-inline pair_census census(const layer_group& group) {
+inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto& inv_freq = group.frequencies.inv_freq();
@@ -130,7 +130,7 @@ inline std::string wavelengths_text(const layer_group& group, const pair_census&
 
 inline std::string describe_group(const layer_group& group, const view_distance& distance) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
-  const pair_census pairs = census(group);
+  const pair_census pairs = pair_census_of(group);
   std::string text;
   text += line("layout", name_of(group.layout));
   text += line("rotated channels", std::to_string(group.first_channel) + " to " + std::to_string(last) +
@@ -198,7 +198,8 @@ inline std::string describe(const model_rope& model) {
 /// sentence each, with both numbers. Empty if they rotate alike.
 ///
 /// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
-inline std::vector<std::string> compare(const model_rope& a, const model_rope& b, double tolerance = 1e-6) {
+inline std::vector<std::string> compare_models(const model_rope& a, const model_rope& b,
+                                               double tolerance = 1e-6) {
   std::vector<std::string> found;
   const auto missing = [&](const model_rope& one, const model_rope& other) {
     for (const layer_group& group : one.groups)

@@ -105,15 +105,16 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 ///
 /// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error
 template <class Part>
-owned_array<typename Part::Scalar> stacked(const std::vector<Part>& parts) {
+owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
   if (parts.empty())
-    ROPE_THROW(std::invalid_argument, detail::message("stacked: give coordinates, got none"));
+    ROPE_THROW(std::invalid_argument, detail::message("stacked_rows: give coordinates, got none"));
   Index rows = 0;
   for (const auto& part : parts) {
     if (part.cols() != parts.front().cols())
-      ROPE_THROW(std::invalid_argument, detail::message("stacked: all parts must have the same axes, got ",
-                                                        parts.front().cols(), " and ", part.cols()));
-    rows = detail::added_rows("stacked", rows, part.rows());
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("stacked_rows: all parts must have the same axes, got ",
+                                 parts.front().cols(), " and ", part.cols()));
+    rows = detail::added_rows("stacked_rows", rows, part.rows());
   }
   owned_array<typename Part::Scalar> all(rows, parts.front().cols());
   rows = 0;

@@ -54,7 +54,7 @@ inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::e
 ///     inv_freq(i) = base^(-i / channels),   i = 0 .. channels - 1
 ///
 /// Throws:  std::invalid_argument unless channels is positive and base is above 1
-inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
+inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   return frequencies(2 * channels, base);
 }
 
@@ -62,7 +62,7 @@ inline frequencies polar_frequencies(Index channels, double base = 10000.0) {
 /// 0].
 ///
 /// Invariant: immutable; empty once it was moved from.
-class polar_bias {
+class pope_bias {
  public:
   /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
   ///              the nearest one inside
@@ -70,29 +70,29 @@ class polar_bias {
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
-  explicit polar_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
+  explicit pope_bias(const Eigen::DenseBase<Derived>& bias) : heads_(bias.rows()), channels_(bias.cols()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
-        "polar_bias: phases are float or double");
+        "pope_bias: phases are float or double");
     if (heads_ == 0 || channels_ == 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("polar_bias: bias must be [heads, channels] and not empty, got [", heads_,
+                 detail::message("pope_bias: bias must be [heads, channels] and not empty, got [", heads_,
                                  ", ", channels_, "]"));
     const owned_array<typename Derived::Scalar> values = bias;
     for (Index h = 0; h < heads_; ++h)
       for (Index i = 0; i < channels_; ++i) {
         const auto value = static_cast<double>(values(h, i));
         if (!detail::is_finite(value))
-          ROPE_THROW(std::invalid_argument, detail::message("polar_bias: a phase must be finite, got ", value,
+          ROPE_THROW(std::invalid_argument, detail::message("pope_bias: a phase must be finite, got ", value,
                                                             " at head ", h, ", channel ", i));
         turns_.push_back(cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0))));
       }
   }
 
-  polar_bias(const polar_bias&) = default;
-  polar_bias(polar_bias&&) = default;
-  polar_bias& operator=(const polar_bias& other) { return *this = polar_bias(other); }  // all or nothing
-  polar_bias& operator=(polar_bias&&) = default;
+  pope_bias(const pope_bias&) = default;
+  pope_bias(pope_bias&&) = default;
+  pope_bias& operator=(const pope_bias& other) { return *this = pope_bias(other); }  // all or nothing
+  pope_bias& operator=(pope_bias&&) = default;
 
   Index heads() const { return heads_; }
   Index channels() const { return channels_; }
@@ -107,21 +107,21 @@ class polar_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
-               const polar_bias* bias, const P& positions, const Threads& threads) {
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+              const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
-  check_view("polar", x);
-  check_memory("polar", x);
-  check_rotation<Layout>("polar", out, table, source);
+  check_view("pope", x);
+  check_memory("pope", x);
+  check_rotation<Layout>("pope", out, table, source);
   const Index pairs = table.pairs(), rest = x.head_dim - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
-               message("polar: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
+               message("pope: out must be [batch, tokens, heads, head_dim + pairs] for ", pairs,
                        " pairs of x [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "], got [",
                        out.batch, ", ", out.tokens, ", ", out.heads, ", ", out.head_dim, "]"));
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
-    ROPE_THROW(std::invalid_argument, message("polar: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
+    ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
   const table_view<S> rows = table.view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
@@ -150,16 +150,16 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                           \
-                "polar: name the order of the output, polar<interleaved>(...) or polar<half_split>(...)"); \
-  static_assert(                                                                                           \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                               \
-      "polar: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "polar: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "polar: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                                \
-                "polar: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
+#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
+  static_assert(                                                                                          \
+      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
+      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
+  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
+  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
+  static_assert(parallel_executor<Threads>,                                                               \
+                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
                 "parallel_for(count, body), both const")
 
 }  // namespace detail
@@ -175,7 +175,7 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `polar_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -187,10 +187,10 @@ void polar_all(const head_view<const T>& x, const head_view<T>& out, const frequ
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
-           const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+          const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -201,10 +201,10 @@ void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, co
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
 requires position_form<P>
-void polar(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const polar_bias& bias,
-           const P& positions = P{}, const Threads& threads = {}) {
+void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+          const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::polar_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
 #undef ROPE_DETAIL_CHECK_TYPES

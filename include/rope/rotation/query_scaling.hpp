@@ -10,6 +10,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>  // is_finite
@@ -29,30 +30,30 @@ inline namespace ROPE_ABI {
 ///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
-struct log_n_temperature {
+struct log_n_query_scaling {
   double train_length;
 
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("log_n_temperature: train_length must be finite and above 1, got ", train_length));
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
+                                 train_length));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_temperature: a position must not be negative, got ", position));
+                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
     const double seen = static_cast<double>(position) + 1;
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
 };
 
-/// The temperature of the layers of Llama 4 that do not rotate.
+/// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative
 /// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
-struct llama4_temperature {
+struct llama4_query_scaling {
   double floor_scale = 8192;
   double attention_scale = 0.1;
 
@@ -61,36 +62,38 @@ struct llama4_temperature {
         attention_scale < 0)
       ROPE_THROW(
           std::invalid_argument,
-          detail::message("llama4_temperature: floor_scale must be finite and positive and attention_scale "
+          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
                           "finite and not negative, got ",
                           floor_scale, " and ", attention_scale));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_temperature: a position must not be negative, got ", position));
+                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
     return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
   }
 };
 
 /// A factor for every position: one of those above, or a caller's own function.
 template <class X>
-concept query_temperature = requires(const X& temperature, std::int64_t position) {
-  { temperature(position) } -> std::convertible_to<double>;
+concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
+  { rule(position) } -> std::convertible_to<double>;
 };
 
 /// Multiplies every head of every token by the factor of its position, in place.
 ///
 /// \param q            [batch, tokens, heads, head_dim]
-/// \param temperature  one of the above, or a function of the position
+/// \param rule         one of the above, or a function of the position
 /// \param positions    as in `rotate`
+/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
 ///
 /// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            temperature refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
 ///            function throws; q is then unchanged
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_temperature Temperature, class T, position_form P = std::int64_t>
-void scale_queries(head_view<T> q, const Temperature& temperature, const P& positions = P{}) {
+template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
+          parallel_executor Threads = this_thread>
+void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
@@ -102,10 +105,11 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
       ROPE_THROW(std::out_of_range,
                  detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
     for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(temperature(source(b, t)));
-    for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) {
-        const A factor = static_cast<A>(static_cast<double>(temperature(source(b, t))));
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
+    const auto scale = [&](Index first, Index last) {
+      for (Index token = first; token < last; ++token) {
+        const Index b = token / q.tokens, t = token % q.tokens;
+        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
         if (detail::equal(factor, A(1))) continue;
         for (Index h = 0; h < q.heads; ++h) {
           T* channels = q.at(b, t, h);
@@ -113,6 +117,8 @@ void scale_queries(head_view<T> q, const Temperature& temperature, const P& posi
             channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
         }
       }
+    };
+    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
   }
 }
 

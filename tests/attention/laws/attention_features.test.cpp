@@ -234,8 +234,8 @@ TEST_CASE("keys may lie in any order, tile after tile") {
   }
   s.options = {.window = window,
                .sinks = sinks,
-               .bias = rope::scores(s.bias.data(), 1, 1, 1, tokens),
-               .mask = rope::scores(s.mask.get(), 1, 1, 1, tokens),
+               .bias = rope::score_matrix(s.bias.data(), 1, 1, 1, tokens),
+               .mask = rope::score_matrix(s.mask.get(), 1, 1, 1, tokens),
                .query_positions = s.query_positions,
                .key_positions = s.key_positions};
   const operands x = random_operands<float>(dice.generator(), s.e);

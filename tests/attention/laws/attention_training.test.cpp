@@ -94,7 +94,7 @@ void check(std::vector<double>& values, const std::vector<double>& gradient,
 std::vector<rope::attention_options> all_options(const std::vector<float>& sink_logits,
                                                  const std::vector<float>& bias) {
   rope::attention_options everything = {.window = 5, .softcap = 1.2, .sinks = 1, .sink_logits = sink_logits};
-  everything.bias = rope::scores(bias.data(), 1, heads, queries, keys);
+  everything.bias = rope::score_matrix(bias.data(), 1, heads, queries, keys);
   everything.dropout = 0.3;
   everything.dropout_seed = 11;
   return {{},

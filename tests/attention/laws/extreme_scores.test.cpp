@@ -143,7 +143,7 @@ TEST_CASE("scores beyond the range of float are the largest of their sign") {
   // The same of a bias.
   row_of_keys biased = step(before, 1, 1, queries);
   std::vector<float> bias(static_cast<std::size_t>(before + 1), 0.0f);
-  const rope::attention_options options = {.bias = rope::scores(bias.data(), 1, 1, 1, before + 1)};
+  const rope::attention_options options = {.bias = rope::score_matrix(bias.data(), 1, 1, 1, before + 1)};
   bias.back() = 3e38f;
   check(biased, n, largest, options);
   for (float& entry : bias) entry = 3e38f;

@@ -361,8 +361,8 @@ TEST_CASE("merging hands on every NaN of a side that saw keys, and none of a sid
       std::vector<double> sum_a = {0.5}, sum_b = {1.5};
       (first ? a : b)[1] = not_a_number<float>(kind);
       const auto merged = [&] {
-        rope::merge(rope::thd(a.data(), 1, 1, 2), std::span<double>(sum_a), rope::thd(b.data(), 1, 1, 2),
-                    std::span<const double>(sum_b));
+        rope::merge_attention(rope::thd(a.data(), 1, 1, 2), std::span<double>(sum_a),
+                              rope::thd(b.data(), 1, 1, 2), std::span<const double>(sum_b));
       };
       merged();
       CHECK(std::isfinite(a[0]));

@@ -83,7 +83,7 @@ TEST_CASE("attention to many equal keys loses no digits, in prefill and in decod
     mask[j] = j % 100 != 7;
     if (!mask[j]) holes[j * value_dim + 3] = std::numeric_limits<float>::quiet_NaN();
   }
-  attend(holes, {.mask = rope::scores(mask.get(), 1, 1, 1, keys)});
+  attend(holes, {.mask = rope::score_matrix(mask.get(), 1, 1, 1, keys)});
   CHECK(worst(out, 1, v) <= published);
 }
 
@@ -118,7 +118,7 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
       size(queries), static_cast<double>(testing::log(testing::exp(static_cast<testing::wide>(logit[0])) +
                                                       n * testing::exp(score))));
   rope::attention_options options = {.causal = false, .sink_logits = logit};
-  if (hole) options.mask = rope::scores(mask.get(), 1, 1, queries, keys);
+  if (hole) options.mask = rope::score_matrix(mask.get(), 1, 1, queries, keys);
   if (given) options.log_sum_exp = sums;
   const auto heads = [&](auto& x, Index tokens, Index channels_of) {
     return bshd(x.data(), 1, tokens, 1, channels_of);

@@ -195,7 +195,7 @@ TEST_CASE("left padding is hidden by a mask") {
   for (int j = 0; j < 12; ++j) visible[j] = j != 6 && j != 7;
   std::vector<double> out(q.size()), expected(q.size());
   attention<half_split>(asked, padded, bshd(out.data(), 2, queries, 4, 8), table,
-                        {.mask = scores(visible, 2, 1, 1, keys)});
+                        {.mask = score_matrix(visible, 2, 1, 1, keys)});
   for (const Index b : {0, 1}) {
     auto row_k = all, row_q = asked;
     auto row_out = bshd(expected.data(), 2, queries, 4, 8);

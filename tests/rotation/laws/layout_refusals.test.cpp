@@ -73,7 +73,7 @@ TEST_CASE("a layout that names a channel in two pairs is refused by every call")
   refused("rotate_heads", [&] { rotate_heads<bad>(x, std::vector(2, table)); });
   refused("permute_channels", [&] { permute_channels<interleaved, bad>(x); });
   refused("permute_channels", [&] { permute_channels<bad, interleaved>(x); });
-  refused("polar", [&] { polar<bad>(x.channels(0, 4), bshd(other.data(), 1, 3, 2, 8), table); });
+  refused("pope", [&] { pope<bad>(x.channels(0, 4), bshd(other.data(), 1, 3, 2, 8), table); });
   refused("attention", [&] { attention<bad>(x, x, x, y, table); });
   kv_cache<float> cache(1, 8, 2, 8), raw(1, 8, 2, 8, 0, key_storage::raw);
   ring_cache<float> ring(1, {.window = 4}, 2, 8);
