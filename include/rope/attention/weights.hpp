@@ -18,6 +18,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/simd/infinities.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
@@ -64,21 +65,23 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   }
 }
 
-template <class T, class Turn>
-void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights) {
+template <class T, class Turn, class Threads>
+void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>> weights,
+                   const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
-  storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-  storage<T> turned(copied);
-  const row_buffers<T> buffers = {turned.data(), wide.data()};
   const auto row_of = [&](Index b, Index h, Index i) {
     return weights.subspan(static_cast<std::size_t>(((b * call.q.heads + h) * call.q.tokens + i) * keys),
                            static_cast<std::size_t>(keys));
   };
-  for (Index b = 0; b < call.q.batch; ++b)
-    for (Index kv = 0; kv < call.k.heads; ++kv)
-      for (Index i = 0; i < call.q.tokens; ++i) {
+  const auto write = [&](Index first, Index last) {
+    storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
+    storage<T> turned(copied);
+    const row_buffers<T> buffers = {turned.data(), wide.data()};
+    for (Index token = first; token < last; ++token)
+      for (Index kv = 0; kv < call.k.heads; ++kv) {
+        const Index b = token / call.q.tokens, i = token % call.q.tokens;
         const bool blind = call.rules.blind(b, i);
         if (!blind)
           read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
@@ -103,6 +106,9 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
             weights_from_scores(call.rules, b, kv * group + g, i, row);
         }
       }
+  };
+  parallel_pieces(threads, call.q.batch * call.q.tokens,
+                  static_cast<Index>(weights.size()) * Index(sizeof(A)) * (std::max)(depth, Index{1}), write);
 }
 
 /// The checked call of attention that the weights are those of.
@@ -138,31 +144,34 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
 /// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, in plain loops on the calling thread: for looking at,
-///            not for computing with
-template <class Layout = detail::unnamed_layout, class Q, class K>
+/// Cost:      2 head_dim flops per query head and key, in plain loops: for looking at, not for
+///            computing with
+template <class Layout = detail::unnamed_layout, class Q, class K, parallel_executor Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
-                       const attention_options& options = {}) {
+                       const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
                 "attention_weights: a layout rotates by a table; give one, or leave the layout out");
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
-  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights);
+  detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
+                        threads);
 }
 
 /// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
 ///
 /// Throws:  as above, and as attention<Layout> does
-template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables>
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
+          parallel_executor Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
-                       const attention_options& options = {}) {
+                       const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
   static_assert(std::is_same_v<std::remove_const_t<K>, T>,
                 "attention_weights: q and k have the same channel type");
@@ -175,7 +184,7 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   detail::check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair,
                                   rules);
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights);
+  detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
 }
 
 }  // namespace ROPE_ABI

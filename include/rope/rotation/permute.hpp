@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
@@ -62,13 +63,15 @@ std::vector<Index> channel_order(const char* function, Index head_dim, Index rot
 /// \param  heads       the head count of this projection: n_heads for q, n_kv_heads for k
 /// \param  rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param  first       the first of them in the head (the rest of the head stays where it is)
+/// \param  threads     the caller's threads, see base/parallel.hpp
 ///
 /// Throws:  std::invalid_argument if heads does not divide the rows or the window does not fit; rows is
 ///          then unchanged
 /// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
-template <pair_layout From, pair_layout To, class Rows>
-void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0) {
+template <pair_layout From, pair_layout To, class Rows, parallel_executor Threads = this_thread>
+void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,
+                  const Threads& threads = {}) {
   static_assert(!std::is_const_v<std::remove_reference_t<decltype(rows.coeffRef(0, 0))>>,
                 "permute_rows: rows must be writable");
   using scalar = typename std::remove_cvref_t<Rows>::Scalar;
@@ -81,14 +84,17 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
                detail::message("permute_rows: first must be in [0, head_dim = ", head_dim, "], got ", first));
   if (rotary_dim == 0) rotary_dim = head_dim - first;
   const auto order = detail::channel_order<From, To>("permute_rows", head_dim - first, rotary_dim);
-  std::vector<scalar> old(order.size());
-  for (Index c = 0; c < rows.cols(); ++c)
-    for (Index h = 0; h < heads; ++h) {
-      const Index start = h * head_dim + first;
-      for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
-      for (Index r = 0; r < rotary_dim; ++r)
-        rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
-    }
+  const auto permute = [&](Index first_column, Index last_column) {
+    std::vector<scalar> old(order.size());
+    for (Index c = first_column; c < last_column; ++c)
+      for (Index h = 0; h < heads; ++h) {
+        const Index start = h * head_dim + first;
+        for (Index r = 0; r < rotary_dim; ++r) old[static_cast<std::size_t>(r)] = rows.coeff(start + r, c);
+        for (Index r = 0; r < rotary_dim; ++r)
+          rows.coeffRef(start + r, c) = old[static_cast<std::size_t>(order[static_cast<std::size_t>(r)])];
+      }
+  };
+  detail::parallel_pieces(threads, rows.cols(), rows.size() * Index(sizeof(scalar)), permute);
 }
 
 /// Reorders, in place, the channels of activations from layout From to layout To: what `rotate<From>` made of
@@ -97,23 +103,26 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param x           [batch, tokens, heads, head_dim]; `x.channels(first, count)` for a window elsewhere
 ///                    in the head
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
+/// \param threads     as above
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
-template <pair_layout From, pair_layout To, class T>
-void permute_channels(head_view<T> x, Index rotary_dim = 0) {
+template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
                                                      rotary_dim == 0 ? x.head_dim : rotary_dim);
-  std::vector<T> old(order.size());
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
+  const auto permute = [&](Index first, Index last) {
+    std::vector<T> old(order.size());
+    for (Index token = first; token < last; ++token)
       for (Index h = 0; h < x.heads; ++h) {
-        T* head = x.at(b, t, h);
+        T* head = x.at(token / x.tokens, token % x.tokens, h);
         for (std::size_t c = 0; c < order.size(); ++c) old[c] = head[c];
         for (std::size_t c = 0; c < order.size(); ++c) head[c] = old[static_cast<std::size_t>(order[c])];
       }
+  };
+  detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), permute);
 }
 
 }  // namespace ROPE_ABI
