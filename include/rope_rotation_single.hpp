@@ -137,8 +137,8 @@
 
 #define ROPE_DETAIL_JOIN(a, b, c, d, e, f) v0_##a##_##b##_##c##_##d##_##e##_##f
 #define ROPE_DETAIL_EXPAND(a, b, c, d, e, f) ROPE_DETAIL_JOIN(a, b, c, d, e, f)
-#define ROPE_ABI                                                                             \
-  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH,   \
+#define ROPE_ABI                                                                           \
+  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
 namespace rope {
@@ -552,9 +552,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   owned_array(Index rows, Index columns)
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
-  explicit owned_array(Index rows)
-  requires(Columns == 1)
-      : owned_array(rows, 1) {}
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
@@ -593,16 +591,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 
   /// Another shape; the numbers are then indeterminate.
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  void resize(Index rows)
-  requires(Columns == 1)
-  { *this = owned_array(rows); }
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
   template <class Derived>
-  static constexpr bool is_row =
-      Columns == 1 && int(Derived::RowsAtCompileTime) == 1 && int(Derived::ColsAtCompileTime) != 1;
+  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
+                                 int(Derived::ColsAtCompileTime) != 1;
 
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
@@ -1149,7 +1145,7 @@ struct proportional_scaling {
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>  // std::shared_ptr
+#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -1219,7 +1215,8 @@ struct integer_list {
   integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
       : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
@@ -1267,14 +1264,14 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
-concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    (tensor<const X, 1> || tensor<const X, 2>);
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
 /// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
 /// would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+                              std::is_constructible_v<std::span<const element_of<X>>, const X&>;
 
 /// Integers that can be read where they are.
 template <class X>
@@ -2919,7 +2916,8 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 class small_angles {
  public:
   /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq) : axes_(static_cast<std::size_t>(inv_freq.cols())) {
+  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
+      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i) {
         axis& along = axes_[static_cast<std::size_t>(a)];
@@ -3476,7 +3474,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              const Threads& threads) {
+                                  const Threads& threads) {
   owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -3489,8 +3487,8 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
-                            const Source& positions) {
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
+                                const frequency_table<S>& table, const Source& positions) {
   owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
   for (Index token = 0; token < by_token.cols(); ++token)
     by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
@@ -3502,7 +3500,7 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
 owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              Index columns, const Threads& threads, const Weight& weight) {
+                                  Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);

@@ -136,8 +136,8 @@
 
 #define ROPE_DETAIL_JOIN(a, b, c, d, e, f) v0_##a##_##b##_##c##_##d##_##e##_##f
 #define ROPE_DETAIL_EXPAND(a, b, c, d, e, f) ROPE_DETAIL_JOIN(a, b, c, d, e, f)
-#define ROPE_ABI                                                                             \
-  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH,   \
+#define ROPE_ABI                                                                           \
+  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
 namespace rope {
@@ -557,9 +557,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   owned_array(Index rows, Index columns)
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
-  explicit owned_array(Index rows)
-  requires(Columns == 1)
-      : owned_array(rows, 1) {}
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
@@ -598,16 +596,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 
   /// Another shape; the numbers are then indeterminate.
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  void resize(Index rows)
-  requires(Columns == 1)
-  { *this = owned_array(rows); }
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
   template <class Derived>
-  static constexpr bool is_row =
-      Columns == 1 && int(Derived::RowsAtCompileTime) == 1 && int(Derived::ColsAtCompileTime) != 1;
+  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
+                                 int(Derived::ColsAtCompileTime) != 1;
 
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
@@ -1120,7 +1116,7 @@ inline void check_options(const char* function, const attention_options& options
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>  // std::shared_ptr
+#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -1190,7 +1186,8 @@ struct integer_list {
   integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
       : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
@@ -1238,14 +1235,14 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
-concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    (tensor<const X, 1> || tensor<const X, 2>);
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
 /// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
 /// would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+                              std::is_constructible_v<std::span<const element_of<X>>, const X&>;
 
 /// Integers that can be read where they are.
 template <class X>
@@ -4136,7 +4133,8 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 class small_angles {
  public:
   /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq) : axes_(static_cast<std::size_t>(inv_freq.cols())) {
+  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
+      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i) {
         axis& along = axes_[static_cast<std::size_t>(a)];
@@ -6186,9 +6184,9 @@ struct prefill_scratch {
   softmax_rows<A> state;  // [strips, rows]
   A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
   softmax_rows<A> total;
-  A* scores;              // [rows, tile]
-  A* keys;                // [tile / width, depth, width]
-  A* values;              // [value_panels, tile, width]
+  A* scores;  // [rows, tile]
+  A* keys;    // [tile / width, depth, width]
+  A* values;  // [value_panels, tile, width]
   row_buffers<T> buffers;
   key_set* visible;  // [tokens]
 
@@ -8959,7 +8957,7 @@ struct head_norm {
 
 #include <algorithm>  // std::min, std::copy_n, std::fill_n
 #include <cstddef>
-#include <numeric>    // std::lcm
+#include <numeric>  // std::lcm
 #include <type_traits>
 
 
@@ -9248,8 +9246,7 @@ class token_view {
       : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
 
   template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression>
-  token_view(Matrix&& matrix)
+  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
       : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
         rows_(matrix.rows()),
         cols_(matrix.cols()),
@@ -9261,16 +9258,15 @@ class token_view {
                       int(Expression::InnerStrideAtCompileTime) == 1,
                   "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
     constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
-    static_assert(std::is_const_v<T> ||
-                      (bool(Expression::Flags & Eigen::LvalueBit) &&
-                       (!owns || (std::is_lvalue_reference_v<Matrix> &&
-                                  !std::is_const_v<std::remove_reference_t<Matrix>>))),
+    static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
+                                         (!owns || (std::is_lvalue_reference_v<Matrix> &&
+                                                    !std::is_const_v<std::remove_reference_t<Matrix>>))),
                   "multi_head_attention: the output is read-only");
   }
 
-  operator token_view<const T>() const
-  requires(!std::is_const_v<T>)
-  { return {data_, rows_, cols_, stride_}; }
+  operator token_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data_, rows_, cols_, stride_};
+  }
 
   T* data() const { return data_; }
   Index rows() const { return rows_; }
@@ -9611,7 +9607,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              const Threads& threads) {
+                                  const Threads& threads) {
   owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -9624,8 +9620,8 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
-                            const Source& positions) {
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
+                                const frequency_table<S>& table, const Source& positions) {
   owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
   for (Index token = 0; token < by_token.cols(); ++token)
     by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
@@ -9637,7 +9633,7 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
 owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              Index columns, const Threads& threads, const Weight& weight) {
+                                  Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
@@ -11535,9 +11531,9 @@ class ring_cache {
   }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
-      ROPE_THROW(std::out_of_range,
-                 detail::message(function, ": a position in a sequence must not be negative, got ",
-                                 position));
+      ROPE_THROW(
+          std::out_of_range,
+          detail::message(function, ": a position in a sequence must not be negative, got ", position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -11592,9 +11588,9 @@ class ring_cache {
   detail::cache_memory<T> memory_;
   key_storage storage_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> seen_;           // tokens of each row so far
-  std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
-  std::vector<Index> used_;                  // slots of each row that were ever written
+  std::vector<std::int64_t> seen_;    // tokens of each row so far
+  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;           // slots of each row that were ever written
   detail::newest_tokens newest_;
   detail::storage<std::int64_t> positions_;  // [batch, slots]
 };
@@ -11791,8 +11787,8 @@ class cached_call {
 
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-              const frequency_table<S>* table, const attention_options& options,
-              const row_counts& counts, const Threads& threads)
+              const frequency_table<S>* table, const attention_options& options, const row_counts& counts,
+              const Threads& threads)
       : q_(q),
         cache_(cache),
         out_(out),
@@ -14698,10 +14694,9 @@ class group_allowance {
       ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
                                                 most_groups, " groups of layers, got ", groups_));
     if (pairs_ > most_pairs_of_groups)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", where.c_str(),
-                         " must not bring the pairs of all groups of layers above ", most_pairs_of_groups,
-                         ", got ", pairs_));
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
+                                                " must not bring the pairs of all groups of layers above ",
+                                                most_pairs_of_groups, ", got ", pairs_));
   }
 
  private:
@@ -16055,8 +16050,7 @@ class model_tables {
  private:
   static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
 
-  explicit model_tables(const model_rope& model)
-      : without_(model.layers_without_rope) {
+  explicit model_tables(const model_rope& model) : without_(model.layers_without_rope) {
     if (model.groups.empty())
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers"));
@@ -16451,7 +16445,7 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 template <class Scalar>
 struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
-  Scalar next;  // of the first token after the prompt, on all axes
+  Scalar next;                      // of the first token after the prompt, on all axes
 
   /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
   /// all axes, so that a one-axis table at this position decodes with the same bits.
@@ -16763,7 +16757,7 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
 }
 
 inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);  // checks the group before it divides
+  const std::int64_t grouped = key(p);         // checks the group before it divides
   return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
 }
 

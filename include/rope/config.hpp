@@ -117,8 +117,8 @@
 
 #define ROPE_DETAIL_JOIN(a, b, c, d, e, f) v0_##a##_##b##_##c##_##d##_##e##_##f
 #define ROPE_DETAIL_EXPAND(a, b, c, d, e, f) ROPE_DETAIL_JOIN(a, b, c, d, e, f)
-#define ROPE_ABI                                                                             \
-  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH,   \
+#define ROPE_ABI                                                                           \
+  ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
 namespace rope {

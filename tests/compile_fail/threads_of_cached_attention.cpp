@@ -6,13 +6,14 @@
 struct pool {
   rope::Index threads() const { return 1; }
 #ifdef SHOULD_FAIL
-  void parallel_for(rope::Index count, const auto& body) {
+  void parallel_for(rope::Index count, const auto& body){
 #else
   void parallel_for(rope::Index count, const auto& body) const {
 #endif
-    for (rope::Index i = 0; i < count; ++i) body(i);
-  }
-};
+      for (rope::Index i = 0; i < count; ++i) body(i);
+}
+}
+;
 
 void test(rope::head_view<float> x, const rope::kv_cache<float>& cache, pool& threads) {
   rope::attention(x, cache, x, {}, {}, threads);

@@ -220,7 +220,9 @@ TEST_CASE("every variant reports a field out of its range with the rule and the 
 }
 
 TEST_CASE("resonance_scaling needs wavelengths above half a token", "[scaling]") {
-  const char* text = "rope::resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength above half a token";
+  const char* text =
+      "rope::resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength above half a "
+      "token";
   for (const long double tokens : {0.5L, 0.25L, -3.0L})
     CHECK(throws_saying<std::invalid_argument>(
         [&] { frequencies f(8, 1e4, last_wavelength{tokens}, resonance_scaling{}); }, text, "got "));

@@ -97,8 +97,8 @@ TEST_CASE("a warm block of many tokens allocates nothing, forward or backward") 
                                                              .o = {weights.data(), dim, dim}},
                                                             {.heads = 8, .kv_heads = 2});
   const rope::frequency_table<float> table(rope::frequencies(64), count);
-  const rope::multi_head_gradients<float> gradients = {
-      .x = {d_x.data(), count, dim}, .weights = {.q = {d_weight.data(), dim, dim}}};
+  const rope::multi_head_gradients<float> gradients = {.x = {d_x.data(), count, dim},
+                                                       .weights = {.q = {d_weight.data(), dim, dim}}};
   const auto train = [&] {
     block.forward(x, 1, out, table);
     rope::multi_head_attention_gradient(block, x, 1, d_out, gradients, table);

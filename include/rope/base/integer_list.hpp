@@ -5,7 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <iterator>  // std::data
-#include <memory>  // std::shared_ptr
+#include <memory>    // std::shared_ptr
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -39,7 +39,8 @@ struct integer_list {
   integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row, Index to_next_column)
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
       : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
     if (row_count < 2 || column_count < 2) return;
     rows = row_count;
@@ -87,14 +88,14 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
-concept tensor_of_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    (tensor<const X, 1> || tensor<const X, 2>);
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
 /// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
 /// would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&>;
+                              std::is_constructible_v<std::span<const element_of<X>>, const X&>;
 
 /// Integers that can be read where they are.
 template <class X>

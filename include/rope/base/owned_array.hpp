@@ -64,9 +64,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   owned_array(Index rows, Index columns)
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
-  explicit owned_array(Index rows)
-  requires(Columns == 1)
-      : owned_array(rows, 1) {}
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
@@ -105,16 +103,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 
   /// Another shape; the numbers are then indeterminate.
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  void resize(Index rows)
-  requires(Columns == 1)
-  { *this = owned_array(rows); }
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
   template <class Derived>
-  static constexpr bool is_row =
-      Columns == 1 && int(Derived::RowsAtCompileTime) == 1 && int(Derived::ColsAtCompileTime) != 1;
+  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
+                                 int(Derived::ColsAtCompileTime) != 1;
 
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));

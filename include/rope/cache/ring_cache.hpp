@@ -227,9 +227,9 @@ class ring_cache {
   }
   static void check_position(const char* function, std::int64_t position) {
     if (position < 0)
-      ROPE_THROW(std::out_of_range,
-                 detail::message(function, ": a position in a sequence must not be negative, got ",
-                                 position));
+      ROPE_THROW(
+          std::out_of_range,
+          detail::message(function, ": a position in a sequence must not be negative, got ", position));
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -284,9 +284,9 @@ class ring_cache {
   detail::cache_memory<T> memory_;
   key_storage storage_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> seen_;           // tokens of each row so far
-  std::vector<std::int64_t> oldest_;         // of the tokens behind the sinks, the first that is held
-  std::vector<Index> used_;                  // slots of each row that were ever written
+  std::vector<std::int64_t> seen_;    // tokens of each row so far
+  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;           // slots of each row that were ever written
   detail::newest_tokens newest_;
   detail::storage<std::int64_t> positions_;  // [batch, slots]
 };

@@ -85,8 +85,7 @@ class model_tables {
  private:
   static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
 
-  explicit model_tables(const model_rope& model)
-      : without_(model.layers_without_rope) {
+  explicit model_tables(const model_rope& model) : without_(model.layers_without_rope) {
     if (model.groups.empty())
       ROPE_THROW(std::invalid_argument,
                  detail::message("model_tables: the model must have a group of layers"));

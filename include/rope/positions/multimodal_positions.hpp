@@ -77,7 +77,7 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 template <class Scalar>
 struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
-  Scalar next;  // of the first token after the prompt, on all axes
+  Scalar next;                      // of the first token after the prompt, on all axes
 
   /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
   /// all axes, so that a one-axis table at this position decodes with the same bits.

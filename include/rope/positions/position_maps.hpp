@@ -161,7 +161,7 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
 }
 
 inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);  // checks the group before it divides
+  const std::int64_t grouped = key(p);         // checks the group before it divides
   return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
 }
 

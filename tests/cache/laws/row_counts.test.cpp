@@ -106,7 +106,8 @@ TEST_CASE("a count that is no number of tokens is refused with its value") {
   refused(std::vector<short>{1, 2}, "[batch] = 3, got 2");
   const Eigen::MatrixXi matrix = Eigen::MatrixXi::Ones(3, 2);
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { cache.append(of.view(), of.view(), matrix); }, "counts: give a vector of integers, got a matrix [3, 2]"));
+      [&] { cache.append(of.view(), of.view(), matrix); },
+      "counts: give a vector of integers, got a matrix [3, 2]"));
 }
 
 TEST_CASE("counts that are not a list of integers are no counts") {

@@ -38,9 +38,9 @@ struct prefill_scratch {
   softmax_rows<A> state;  // [strips, rows]
   A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
   softmax_rows<A> total;
-  A* scores;              // [rows, tile]
-  A* keys;                // [tile / width, depth, width]
-  A* values;              // [value_panels, tile, width]
+  A* scores;  // [rows, tile]
+  A* keys;    // [tile / width, depth, width]
+  A* values;  // [value_panels, tile, width]
   row_buffers<T> buffers;
   key_set* visible;  // [tokens]
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>  // std::min, std::copy_n, std::fill_n
 #include <cstddef>
-#include <numeric>    // std::lcm
+#include <numeric>  // std::lcm
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>

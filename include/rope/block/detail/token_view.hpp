@@ -23,8 +23,7 @@ class token_view {
       : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
 
   template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
-  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression>
-  token_view(Matrix&& matrix)
+  requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
       : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
         rows_(matrix.rows()),
         cols_(matrix.cols()),
@@ -36,16 +35,15 @@ class token_view {
                       int(Expression::InnerStrideAtCompileTime) == 1,
                   "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
     constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
-    static_assert(std::is_const_v<T> ||
-                      (bool(Expression::Flags & Eigen::LvalueBit) &&
-                       (!owns || (std::is_lvalue_reference_v<Matrix> &&
-                                  !std::is_const_v<std::remove_reference_t<Matrix>>))),
+    static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
+                                         (!owns || (std::is_lvalue_reference_v<Matrix> &&
+                                                    !std::is_const_v<std::remove_reference_t<Matrix>>))),
                   "multi_head_attention: the output is read-only");
   }
 
-  operator token_view<const T>() const
-  requires(!std::is_const_v<T>)
-  { return {data_, rows_, cols_, stride_}; }
+  operator token_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data_, rows_, cols_, stride_};
+  }
 
   T* data() const { return data_; }
   Index rows() const { return rows_; }

@@ -66,8 +66,8 @@ class cached_call {
 
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-              const frequency_table<S>* table, const attention_options& options,
-              const row_counts& counts, const Threads& threads)
+              const frequency_table<S>* table, const attention_options& options, const row_counts& counts,
+              const Threads& threads)
       : q_(q),
         cache_(cache),
         out_(out),

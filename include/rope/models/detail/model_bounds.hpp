@@ -58,10 +58,9 @@ class group_allowance {
       ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(), " must not make more than ",
                                                 most_groups, " groups of layers, got ", groups_));
     if (pairs_ > most_pairs_of_groups)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", where.c_str(),
-                         " must not bring the pairs of all groups of layers above ", most_pairs_of_groups,
-                         ", got ", pairs_));
+      ROPE_THROW(std::invalid_argument, message(function, ": ", where.c_str(),
+                                                " must not bring the pairs of all groups of layers above ",
+                                                most_pairs_of_groups, ", got ", pairs_));
   }
 
  private:

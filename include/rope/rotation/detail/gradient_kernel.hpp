@@ -81,7 +81,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              const Threads& threads) {
+                                  const Threads& threads) {
   owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
@@ -94,8 +94,8 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 /// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
 /// [rows, n].
 template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens, const frequency_table<S>& table,
-                            const Source& positions) {
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
+                                const frequency_table<S>& table, const Source& positions) {
   owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
   for (Index token = 0; token < by_token.cols(); ++token)
     by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
@@ -107,7 +107,7 @@ owned_array<double> sums_by_row(const owned_array<double>& by_token, Index token
 /// columns]. weight(b, t, column).
 template <class Layout, part which, class X, class G, class Threads, class Weight>
 owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                              Index columns, const Threads& threads, const Weight& weight) {
+                                  Index columns, const Threads& threads, const Weight& weight) {
   // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
   constexpr Index most_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);

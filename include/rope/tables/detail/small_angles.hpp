@@ -46,7 +46,8 @@ void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin)
 class small_angles {
  public:
   /// \param inv_freq  [pairs, axes]
-  explicit small_angles(const frequencies::inv_freq_map& inv_freq) : axes_(static_cast<std::size_t>(inv_freq.cols())) {
+  explicit small_angles(const frequencies::inv_freq_map& inv_freq)
+      : axes_(static_cast<std::size_t>(inv_freq.cols())) {
     for (Index a = 0; a < inv_freq.cols(); ++a)
       for (Index i = 0; i < inv_freq.rows(); ++i) {
         axis& along = axes_[static_cast<std::size_t>(a)];
