@@ -4,8 +4,8 @@
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
-/// and its gradient, and the permutation of weights between layouts.
+/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables,
+/// rotation and its gradient, and the permutation of weights between layouts.
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
@@ -558,8 +558,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values)
       : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy that
-    // is never made in packets then.
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
     Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
         this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
     if constexpr (is_row<Derived>)
@@ -1178,7 +1178,8 @@ template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
 /// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
+/// there.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
@@ -1267,8 +1268,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
-/// would take a strided view for one.
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
+/// data() and size() alone would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
                               std::is_constructible_v<std::span<const element_of<X>>, const X&>;
@@ -1369,8 +1370,8 @@ inline namespace ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
-/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
@@ -1392,8 +1393,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
-///            memory, outlive the call they are given to
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
+///            in memory, outlive the call they are given to
 /// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer Integer>
 struct segments {
@@ -3561,7 +3562,8 @@ class scratch_piece {
   }
 
  protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
+  ///                 file
   explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
     first() = this;
   }
@@ -4593,8 +4595,8 @@ enum class way_back { inverse, transpose };
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
-/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
-/// of unit * m in it.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the
+/// square of unit * m in it.
 ///
 /// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
 template <class S>
@@ -4655,9 +4657,9 @@ class rotation {
   void run(Index first, Index last) const;
 
  private:
-  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or the
-  /// tokens of a head are. Then a few heads at a time stream side by side and share the table row of a token;
-  /// one head alone would read as much table as data, and all of them would be too many streams.
+  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
+  /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
+  /// token; one head alone would read as much table as data, and all of them would be too many streams.
   void run_row(Index b, Index first, Index last) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
@@ -4835,9 +4837,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
 /// \param  table      rows for every position used
-/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
-///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
-///                    `segments` of a ragged batch
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
+///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
+///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
@@ -4902,8 +4904,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
-///            double: 1 / m would not be a number of that type to full precision
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
+///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
@@ -5271,7 +5273,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
+///          unchanged
 template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");

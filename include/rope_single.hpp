@@ -4,7 +4,8 @@
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
 
-/// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this file).
+/// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this
+/// file).
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CONFIG_HPP
@@ -563,8 +564,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values)
       : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy that
-    // is never made in packets then.
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
     Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
         this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
     if constexpr (is_row<Derived>)
@@ -902,8 +903,8 @@ struct attention_options {
   bool causal = true;
   /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in either
-  /// direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in
+  /// either direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
@@ -1149,7 +1150,8 @@ template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
 /// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
+/// there.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
@@ -1238,8 +1240,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
-/// would take a strided view for one.
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
+/// data() and size() alone would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
                               std::is_constructible_v<std::span<const element_of<X>>, const X&>;
@@ -1340,8 +1342,8 @@ inline namespace ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
-/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
@@ -1363,8 +1365,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
-///            memory, outlive the call they are given to
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
+///            in memory, outlive the call they are given to
 /// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer Integer>
 struct segments {
@@ -2403,7 +2405,8 @@ class scratch_piece {
   }
 
  protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
+  ///                 file
   explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
     first() = this;
   }
@@ -4527,8 +4530,8 @@ enum class way_back { inverse, transpose };
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
-/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
-/// of unit * m in it.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the
+/// square of unit * m in it.
 ///
 /// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
 template <class S>
@@ -4589,9 +4592,9 @@ class rotation {
   void run(Index first, Index last) const;
 
  private:
-  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or the
-  /// tokens of a head are. Then a few heads at a time stream side by side and share the table row of a token;
-  /// one head alone would read as much table as data, and all of them would be too many streams.
+  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
+  /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
+  /// token; one head alone would read as much table as data, and all of them would be too many streams.
   void run_row(Index b, Index first, Index last) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
@@ -5100,8 +5103,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must stay
-/// one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than a float.
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
+/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
+/// a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #if defined(__FAST_MATH__)
@@ -6863,9 +6867,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
 /// \param  table      rows for every position used
-/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
-///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
-///                    `segments` of a ragged batch
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
+///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
+///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
@@ -6930,8 +6934,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
-///            double: 1 / m would not be a number of that type to full precision
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
+///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
@@ -7052,9 +7056,9 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
 ///                 its own
 ///
-/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
-/// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j
-/// may finite terms beyond it of both signs meet.
+/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the
+/// largest number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum
+/// q_i . k_j may finite terms beyond it of both signs meet.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
@@ -7090,12 +7094,13 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param tables  one frequency_table, or one for the queries and one for the keys (tables/query_key_tables.hpp), with
-///                rows for the positions of the keys and of every query that sees one, see attention_options
+/// \param tables  one frequency_table, or one for the queries and one for the keys
+///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
+///                that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal: its
-///          scores grow with the distance of a key ahead of its query; out is then unchanged
+///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal:
+///          its scores grow with the distance of a key ahead of its query; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
@@ -7265,8 +7270,8 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect to its
-/// inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
+/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
+/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
 ///
 ///     attention_gradient<half_split>(
 ///         attention_tape<float>{
@@ -8529,7 +8534,8 @@ inline namespace ROPE_ABI {
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to one side only.
+/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
+/// one side only.
 ///
 /// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
 /// the last key of the part, as if there were no other.
@@ -9503,7 +9509,8 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
-      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits in.
+      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits
+      // in.
       struct sums_of_some_tokens {};
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
@@ -12203,8 +12210,9 @@ inline namespace ROPE_ABI {
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
-/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
+/// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
+/// them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -12214,7 +12222,8 @@ inline namespace ROPE_ABI {
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch (base/scratch.hpp)
+///            same size has been made on the thread, which keeps the heads of a call as scratch
+///            (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -13871,8 +13880,9 @@ struct model_rope {
     return nullptr;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
-  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or
+  /// if no group has its type, of which the import functions warn. A group alone serves every layer from 0
+  /// on.
   const layer_group* group_of_layer(Index layer) const {
     if (layer < 0) return nullptr;
     for (const Index without : layers_without_rope)
@@ -16148,8 +16158,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it along
-/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it
+/// along one axis, and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -16967,8 +16977,8 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
-/// and its gradient, and the permutation of weights between layouts.
+/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables,
+/// rotation and its gradient, and the permutation of weights between layouts.
 
 
 // SPDX-License-Identifier: MIT
@@ -17072,7 +17082,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
+///          unchanged
 template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");

@@ -65,6 +65,11 @@ foreach(header IN LISTS headers)
     complain("${header} has ${lines} lines; 300 is the limit")
   endif()
 
+  string(REPEAT "[^\n]" 111 too_long)
+  if(text MATCHES "\n(${too_long})")
+    complain("${header} has a line of more than 110 columns: ${CMAKE_MATCH_1}")
+  endif()
+
   if(text MATCHES "Eigen::internal|namespace Eigen" AND NOT name MATCHES "^base/simd/")
     complain("${header} uses ${CMAKE_MATCH_0}; only base/simd/ may")
   endif()

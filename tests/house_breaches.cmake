@@ -66,6 +66,8 @@ breach(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotatio
 breach(include/rope/rotation/view.hpp "${line}" "${line}#include <rope/rotation/rotate.hpp>\n"
   "includes itself by way of other headers")
 breach(include/rope/rotation/layout.hpp "\n#endif" "${long}\n#endif" "300 is the limit")
+string(REPEAT "/" 111 wide)
+breach(include/rope/rotation/layout.hpp "\n#endif" "\n${wide}\n#endif" "more than 110 columns")
 breach(include/rope/rotation/layout.hpp "namespace detail" "namespace Eigen {}\nnamespace detail" "only base/simd/ may")
 breach(include/rope/rotation/layout.hpp "namespace detail" "inline Eigen::ArrayXd x;\nnamespace detail"
   "whose memory may be Eigen's")

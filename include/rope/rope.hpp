@@ -2,7 +2,8 @@
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
 
-/// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this file).
+/// Rotary position embeddings: the whole library, one door for each of its rooms (see README.md beside this
+/// file).
 
 #include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
 

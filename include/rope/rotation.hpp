@@ -2,8 +2,8 @@
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables, rotation
-/// and its gradient, and the permutation of weights between layouts.
+/// Turn! What a program that only rotates needs: frequencies and the common schedules, positions, tables,
+/// rotation and its gradient, and the permutation of weights between layouts.
 
 #include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
 

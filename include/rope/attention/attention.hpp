@@ -88,9 +88,9 @@ inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
 /// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
 ///                 its own
 ///
-/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the largest
-/// number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum q_i . k_j
-/// may finite terms beyond it of both signs meet.
+/// A score beyond the range of the arithmetic type, in units of log2 (2.3e38 for float), counts as the
+/// largest number of its sign, and so does a channel of q multiplied by the scale in these units. In no sum
+/// q_i . k_j may finite terms beyond it of both signs meet.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
@@ -126,12 +126,13 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
 /// changed.
 ///
-/// \param tables  one frequency_table, or one for the queries and one for the keys (tables/query_key_tables.hpp), with
-///                rows for the positions of the keys and of every query that sees one, see attention_options
+/// \param tables  one frequency_table, or one for the queries and one for the keys
+///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
+///                that sees one, see attention_options
 ///
 /// Throws:  as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position is
-///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal: its
-///          scores grow with the distance of a key ahead of its query; out is then unchanged
+///          outside the table, std::invalid_argument if the tables are of xPos and the options not causal:
+///          its scores grow with the distance of a key ahead of its query; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>

@@ -29,7 +29,8 @@ inline namespace ROPE_ABI {
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
 /// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to one side only.
+/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
+/// one side only.
 ///
 /// Attention to a part of the keys needs to be told positions: without them the last query is aligned with
 /// the last key of the part, as if there were no other.

@@ -79,8 +79,8 @@ struct attention_options {
   bool causal = true;
   /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in either
-  /// direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be within 2^63 of 1 in
+  /// either direction (double: 2^511), so that neither it nor its products leave the range. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,

@@ -10,8 +10,8 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect to its
-/// inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
+/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
+/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
 ///
 ///     attention_gradient<half_split>(
 ///         attention_tape<float>{

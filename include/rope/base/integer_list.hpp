@@ -91,8 +91,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for data() and size() alone
-/// would take a strided view for one.
+/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. Asking for
+/// data() and size() alone would take a strided view for one.
 template <class X>
 concept contiguous_integers = !dense_integers<X> && whole_number<element_of<X>> &&
                               std::is_constructible_v<std::span<const element_of<X>>, const X&>;

@@ -70,8 +70,8 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values)
       : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy that
-    // is never made in packets then.
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
     Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
         this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
     if constexpr (is_row<Derived>)

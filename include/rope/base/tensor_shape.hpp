@@ -26,7 +26,8 @@ template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
 /// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one there.
+/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
+/// there.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;

@@ -24,7 +24,8 @@ class scratch_piece {
   }
 
  protected:
-  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object file
+  /// \param release  gives back the memory of a piece; a virtual function would put a table in every object
+  ///                 file
   explicit scratch_piece(void (*release)(scratch_piece&)) : release_(release), next_(first()) {
     first() = this;
   }

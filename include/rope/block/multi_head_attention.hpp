@@ -42,8 +42,9 @@ inline namespace ROPE_ABI {
 /// \tparam T       float or double
 /// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
 ///
-/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention run
-/// on all of them, and give the same bits for any number. `{}` stands for positions or counts before them.
+/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
+/// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
+/// them.
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
@@ -53,7 +54,8 @@ inline namespace ROPE_ABI {
 /// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
 ///            unless its options have a log_sum_exp to write to
 /// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch (base/scratch.hpp)
+///            same size has been made on the thread, which keeps the heads of a call as scratch
+///            (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>

@@ -74,8 +74,9 @@ struct model_rope {
     return nullptr;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or if
-  /// no group has its type, of which the import functions warn. A group alone serves every layer from 0 on.
+  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or
+  /// if no group has its type, of which the import functions warn. A group alone serves every layer from 0
+  /// on.
   const layer_group* group_of_layer(Index layer) const {
     if (layer < 0) return nullptr;
     for (const Index without : layers_without_rope)

@@ -19,8 +19,8 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it along
-/// one axis, and the random shifts and scales of DINOv3's training are such expressions too.
+/// What a builder returns is an Eigen array (base/owned_array.hpp): `coordinates.col(axis) += shift` moves it
+/// along one axis, and the random shifts and scales of DINOv3's training are such expressions too.
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -23,8 +23,8 @@ inline namespace ROPE_ABI {
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 
-/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix, array,
-/// map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
+/// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
+/// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
@@ -46,8 +46,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type in
-///            memory, outlive the call they are given to
+/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
+///            in memory, outlive the call they are given to
 /// Throws:    std::invalid_argument if one of them is a matrix
 template <position_integer Integer>
 struct segments {

@@ -105,7 +105,8 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 /// \param rotary_dim  channels that rotate, even; 0: all of head_dim
 /// \param threads     as above
 ///
-/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then unchanged
+/// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
+///          unchanged
 template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
   static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");

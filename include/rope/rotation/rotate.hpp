@@ -102,9 +102,9 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
 /// \param  table      rows for every position used
-/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a matrix
-///                    [batch, tokens], of any integer type, order and strides; or `row_starts` [batch]; or
-///                    `segments` of a ragged batch
+/// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
+///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
+///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
@@ -169,8 +169,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one of
-///            double: 1 / m would not be a number of that type to full precision
+/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
+///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
           class Threads = this_thread>

@@ -19,8 +19,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must stay
-/// one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than a float.
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
+/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
+/// a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #if defined(__FAST_MATH__)

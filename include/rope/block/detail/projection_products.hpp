@@ -94,7 +94,8 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
-      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits in.
+      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits
+      // in.
       struct sums_of_some_tokens {};
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);

@@ -27,8 +27,8 @@ enum class way_back { inverse, transpose };
 
 /// The inverse of [[c, -s], [s, c]] is its transpose over c^2 + s^2, which is m^2 in every pair of a table of
 /// angles, but differs from pair to pair where entries were given: such a row is inverted before it is used.
-/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the square
-/// of unit * m in it.
+/// So is one whose m^2 leaves the range of its type; `unit` is a power of two near 1 / m that keeps the
+/// square of unit * m in it.
 ///
 /// \return  a row [2 * pairs] of the calling thread, to be transposed and not scaled
 template <class S>
@@ -89,9 +89,9 @@ class rotation {
   void run(Index first, Index last) const;
 
  private:
-  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or the
-  /// tokens of a head are. Then a few heads at a time stream side by side and share the table row of a token;
-  /// one head alone would read as much table as data, and all of them would be too many streams.
+  /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
+  /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
+  /// token; one head alone would read as much table as data, and all of them would be too many streams.
   void run_row(Index b, Index first, Index last) const {
     const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1;
     const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : block();
