@@ -6594,7 +6594,7 @@ void check_view(const char* function, const head_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// Views of something are of memory; one that only tells a shape is not given to this.
+/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
@@ -8213,7 +8213,8 @@ class attention_gradient_tasks {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
 
-  /// Queries were multiplied by the factor of scores; what the scale is of it remains.
+  /// The packed queries are multiplied by scale log2(e), or by scale / softcap; the gradient with respect to
+  /// a key has the scale alone, so the other factor is taken out again.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;
@@ -10898,39 +10899,30 @@ key_rotation rotation_by(const frequency_table<S>& table) {
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
   if (stored == rotation_by<Layout>(table)) return;
-  const auto refuse = [owner](const auto&... got) {
-    ROPE_THROW(
-        std::invalid_argument,
-        message(owner, ": keys must meet the layout and the table they were rotated by, got ", got...));
-  };
-  if (!stored.known) refuse("a table for keys that came rotated");
-  if (stored.table == table.fingerprint()) refuse("their table in another layout");
-  refuse("table ", table.fingerprint(), " for keys of table ", stored.table);
+  const char* got = !stored.known                         ? "a table for keys that came rotated"
+                    : stored.table == table.fingerprint() ? "their table in another layout"
+                                                          : "a table of other angles";
+  ROPE_THROW(std::invalid_argument,
+             message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
 
 /// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
   if (stored.known)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": this cache rotates its keys, give the table, got none for keys of table ",
-                       stored.table));
+               message(function, ": this cache rotates its keys, give the layout and the table, got none"));
 }
 
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
-template <class S>
-void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
-  ROPE_THROW(std::invalid_argument,
-             message(function,
-                     ": raw keys are rotated when they are read and appended without a layout and table, "
-                     "got table ",
-                     table.fingerprint()));
+inline void refuse_raw_keys(const char* function) {
+  ROPE_THROW(
+      std::invalid_argument,
+      message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
 }
 
-template <class S>
-void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& to) {
+inline void refuse_rebase_of_raw_keys(const char* function) {
   ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys have no angles, read them by another table, got table ",
-                     to.fingerprint()));
+             message(function, ": raw keys have no angles; read them by the new table instead"));
 }
 
 inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
@@ -11011,9 +11003,8 @@ key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& tabl
   if (!table.is_exact_range())
     ROPE_THROW(std::invalid_argument,
                message(function,
-                       ": the angle must be position * inv_freq, not of float angles or coordinates, got "
-                       "exact = ",
-                       table.is_exact_range()));
+                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
+                       "table of a range of positions"));
   return {steps_of(table), 1.0};
 }
 
@@ -11032,8 +11023,8 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
         std::invalid_argument,
         message(function,
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
-                "got exact = ",
-                from.is_exact_range(), " and ", to.is_exact_range()));
+                "but is not in the ",
+                from.is_exact_range() ? "second" : "first"));
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
@@ -11189,7 +11180,7 @@ class kv_cache {
   /// Accuracy:  that of one more rotation
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
-    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
+    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase");
     check_table<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
@@ -11299,7 +11290,7 @@ class kv_cache {
                      const frequency_table<S>& table, const Source& positions,
                      const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function);
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
@@ -11558,7 +11549,7 @@ class ring_cache {
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
                      const detail::row_counts& counts) {
     memory_.check_new("ring_cache::append", k, v, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
@@ -11715,8 +11706,8 @@ template <class Cache>
 void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
   if (queries > seen(cache, b))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
-                       queries, " and ", seen(cache, b)));
+               message(function, ": append the keys of the queries before they attend: ", queries,
+                       " queries, ", seen(cache, b), " cached tokens"));
 }
 
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.

@@ -363,9 +363,9 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
           [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
   refused(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
           [&] { itself.forward(x, full, out, table); });
-  refused(invalid, "kv_cache: keys must meet the layout and the table they were rotated by",
+  refused(invalid, "kv_cache: give the layout and the table that the keys were rotated by",
           [&] { itself.forward(x, cache, out, other); });
-  refused(invalid, "kv_cache::append: this cache rotates its keys, give the table",
+  refused(invalid, "kv_cache::append: this cache rotates its keys, give the layout and the table",
           [&] { itself.forward(x, cache, out); });
   refused(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
   // A raw key was shifted to 10: it is read by a table of 4 positions no more.

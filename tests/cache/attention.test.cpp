@@ -200,8 +200,7 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           [&] { attention<half_split>(x.q(2, 1, 4, 6), rotated, x.out(2, 1), table); });
   refused(invalid, "attention: v and out must have the same head_dim, got 5 and 8",
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1, 4, 8), table); });
-  refused(invalid,
-          "attention: queries must be appended before they attend; q.tokens and size are, got 5 and 4",
+  refused(invalid, "attention: append the keys of the queries before they attend: 5 queries, 4 cached tokens",
           [&] { attention<half_split>(x.q(2, 5), rotated, x.out(2, 5), table); });
   refused(invalid, "attention: counts must be [batch] = 2, got 1", [&] {
     attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, none, std::vector<Index>{1});
@@ -214,8 +213,8 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), table, {.window = -1}); });
 
   // Tables and layouts.
-  const std::string mixed = "kv_cache: keys must meet the layout and the table they were rotated by, got ";
-  refused(invalid, (mixed + "table ").c_str(),
+  const std::string mixed = "kv_cache: give the layout and the table that the keys were rotated by, got ";
+  refused(invalid, (mixed + "a table of other angles").c_str(),
           [&] { attention<half_split>(x.q(2, 1), rotated, x.out(2, 1), other); });
   refused(invalid, (mixed + "their table in another layout").c_str(),
           [&] { attention<interleaved>(x.q(2, 1), rotated, x.out(2, 1), table); });
@@ -258,8 +257,10 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
           "attention: a ring_cache is causal with a window of 3 and 1 sinks, got causal = 1, a window of 2 "
           "and 0 sinks",
           [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), table, {.window = 2}); });
-  refused(invalid, "ring_cache: keys must meet the layout and the table they were rotated by, got table ",
-          [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
+  refused(
+      invalid,
+      "ring_cache: give the layout and the table that the keys were rotated by, got a table of other angles",
+      [&] { attention<half_split>(x.q(2, 1), ring, x.out(2, 1), other); });
   ring_cache<float> relative(2, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 2, 8, 5,
                              key_storage::raw);
   relative.append(x.q(2, 7, 2), x.q(2, 7, 2, 5));

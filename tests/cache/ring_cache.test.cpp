@@ -191,9 +191,9 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   });
   refuses(invalid, raw, "ring_cache::append: raw keys are rotated when they are read",
           [&] { raw.append<interleaved>(k, v, table); });
-  refuses(invalid, rotated, "ring_cache::append: this cache rotates its keys, give the table",
+  refuses(invalid, rotated, "ring_cache::append: this cache rotates its keys, give the layout and the table",
           [&] { rotated.append(k, v); });
-  const char* mixed = "ring_cache: keys must meet the layout and the table they were rotated by, got ";
+  const char* mixed = "ring_cache: give the layout and the table that the keys were rotated by, got ";
   refuses(invalid, rotated, mixed, [&] { rotated.append<interleaved>(k, v, other); });
   refuses(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });
   refuses(std::out_of_range(""), rotated, "ring_cache::append: position 5 is outside the table's [0, 5)",

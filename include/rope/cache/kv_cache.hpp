@@ -165,7 +165,7 @@ class kv_cache {
   /// Accuracy:  that of one more rotation
   template <class Layout, class S>
   void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
-    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase", to);
+    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase");
     check_table<Layout>(from);
     auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
     for (Index t = 0; t < capacity(); ++t)
@@ -275,7 +275,7 @@ class kv_cache {
                      const frequency_table<S>& table, const Source& positions,
                      const detail::row_counts& counts) {
     check_new(function, k, v, positions, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function, table);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function);
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(

@@ -247,7 +247,7 @@ class ring_cache {
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
                      const detail::row_counts& counts) {
     memory_.check_new("ring_cache::append", k, v, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append", table);
+    if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(

@@ -259,13 +259,13 @@ TEST_CASE("positions that cannot be are refused and nothing is written") {
   refused(range, "::append_at: position 12 is outside the table's [0, 10)",
           turned(positions{0, 1, 2, 12, 4, 5}));
   refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(8));
-  refused(invalid, "::append_at: this cache rotates its keys, give the table",
+  refused(invalid, "::append_at: this cache rotates its keys, give the layout and the table",
           [&] { rotated.append_at(added, added, 3); });
   refused(invalid, "::append_at: raw keys are rotated when they are read",
           [&] { raw.append_at<half_split>(added, added, table, 3); });
-  refused(invalid, ": keys must meet the layout and the table they were rotated by",
+  refused(invalid, ": give the layout and the table that the keys were rotated by",
           [&] { rotated.append_at<half_split>(added, added, other, 3); });
-  refused(invalid, ": keys must meet the layout and the table they were rotated by",
+  refused(invalid, ": give the layout and the table that the keys were rotated by",
           [&] { rotated.append_at<interleaved>(added, added, table, 3); });
 
   // What a row does not take may be anywhere.

@@ -43,7 +43,7 @@ struct sequence {
 };
 
 const char* const other_table =
-    "rope::kv_cache: keys must meet the layout and the table they were rotated by, got ";
+    "rope::kv_cache: give the layout and the table that the keys were rotated by, got ";
 
 /// Whether `call` throws an Exception with this text and the cache is what it was.
 template <class Exception = std::invalid_argument, class T, class Call>
@@ -141,7 +141,7 @@ TEST_CASE("a cache refuses keys and queries of another table or layout and stays
   CHECK(require(interleaved{}, table));
   CHECK(refuses(
       cache, [&] { cache.append(tokens.k(), tokens.v()); },
-      "rope::kv_cache::append: this cache rotates its keys, give the table"));
+      "rope::kv_cache::append: this cache rotates its keys, give the layout and the table"));
   // The same table in another range and type is the same.
   cache.check_table<half_split>(table);
   cache.check_table<half_split>(frequency_table<double>(plain, -3, 7));

@@ -179,7 +179,7 @@ TEST_CASE("a shift by another table or layout, or of inexact angles, is refused"
     CHECK(testing::same_heads(of.keys(), before.keys()));
     CHECK(of.next_positions()[1] == 5);
   };
-  const char* mixed = "rope::kv_cache: keys must meet the layout and the table they were rotated by";
+  const char* mixed = "rope::kv_cache: give the layout and the table that the keys were rotated by";
   const char* exact = "rope::kv_cache::shift: the angle must be position * inv_freq, not of float angles or";
   refused(cache, mixed, [&] { cache.shift<half_split>(0, 5, 2, longer); });
   refused(cache, mixed, [&] { cache.shift<interleaved>(0, 5, 2, table); });

@@ -171,7 +171,8 @@ class attention_gradient_tasks {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
 
-  /// Queries were multiplied by the factor of scores; what the scale is of it remains.
+  /// The packed queries are multiplied by scale log2(e), or by scale / softcap; the gradient with respect to
+  /// a key has the scale alone, so the other factor is taken out again.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;

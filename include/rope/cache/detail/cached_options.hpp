@@ -121,8 +121,8 @@ template <class Cache>
 void check_appended(const char* function, const Cache& cache, Index b, Index queries) {
   if (queries > seen(cache, b))
     ROPE_THROW(std::invalid_argument,
-               message(function, ": queries must be appended before they attend; q.tokens and size are, got ",
-                       queries, " and ", seen(cache, b)));
+               message(function, ": append the keys of the queries before they attend: ", queries,
+                       " queries, ", seen(cache, b), " cached tokens"));
 }
 
 /// Queries [0, queries) of heads [first_head, first_head + heads) of row b, out of `all_queries` of a row.

@@ -33,39 +33,30 @@ key_rotation rotation_by(const frequency_table<S>& table) {
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
   if (stored == rotation_by<Layout>(table)) return;
-  const auto refuse = [owner](const auto&... got) {
-    ROPE_THROW(
-        std::invalid_argument,
-        message(owner, ": keys must meet the layout and the table they were rotated by, got ", got...));
-  };
-  if (!stored.known) refuse("a table for keys that came rotated");
-  if (stored.table == table.fingerprint()) refuse("their table in another layout");
-  refuse("table ", table.fingerprint(), " for keys of table ", stored.table);
+  const char* got = !stored.known                         ? "a table for keys that came rotated"
+                    : stored.table == table.fingerprint() ? "their table in another layout"
+                                                          : "a table of other angles";
+  ROPE_THROW(std::invalid_argument,
+             message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
 
 /// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
 inline void require_given_keys(const char* function, const key_rotation& stored) {
   if (stored.known)
     ROPE_THROW(std::invalid_argument,
-               message(function, ": this cache rotates its keys, give the table, got none for keys of table ",
-                       stored.table));
+               message(function, ": this cache rotates its keys, give the layout and the table, got none"));
 }
 
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
-template <class S>
-void refuse_raw_keys(const char* function, const frequency_table<S>& table) {
-  ROPE_THROW(std::invalid_argument,
-             message(function,
-                     ": raw keys are rotated when they are read and appended without a layout and table, "
-                     "got table ",
-                     table.fingerprint()));
+inline void refuse_raw_keys(const char* function) {
+  ROPE_THROW(
+      std::invalid_argument,
+      message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
 }
 
-template <class S>
-void refuse_rebase_of_raw_keys(const char* function, const frequency_table<S>& to) {
+inline void refuse_rebase_of_raw_keys(const char* function) {
   ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys have no angles, read them by another table, got table ",
-                     to.fingerprint()));
+             message(function, ": raw keys have no angles; read them by the new table instead"));
 }
 
 inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {

@@ -72,9 +72,8 @@ key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& tabl
   if (!table.is_exact_range())
     ROPE_THROW(std::invalid_argument,
                message(function,
-                       ": the angle must be position * inv_freq, not of float angles or coordinates, got "
-                       "exact = ",
-                       table.is_exact_range()));
+                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
+                       "table of a range of positions"));
   return {steps_of(table), 1.0};
 }
 
@@ -93,8 +92,8 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
         std::invalid_argument,
         message(function,
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
-                "got exact = ",
-                from.is_exact_range(), " and ", to.is_exact_range()));
+                "but is not in the ",
+                from.is_exact_range() ? "second" : "first"));
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];

@@ -31,7 +31,7 @@ void check_view(const char* function, const head_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
-/// Views of something are of memory; one that only tells a shape is not given to this.
+/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
