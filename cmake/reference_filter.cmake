@@ -1,0 +1,43 @@
+# What Doxygen reads of a header: cmake/reference.cmake runs it as  cmake -P reference_filter.cmake HEADER
+#
+# The inline namespace, whose name is that of the compiler's flags, is left out; what follows a member on its line documents
+# it; and everything in a room is a member of the group with its name, which is one page.
+set(file "${CMAKE_ARGV3}")
+file(READ "${file}" text)
+string(REPLACE "inline namespace ROPE_ABI {\n" "" text "${text}")
+string(REPLACE "}  // namespace ROPE_ABI\n" "" text "${text}")
+string(REGEX REPLACE "([;,])  +// " "\\1  ///< " text "${text}")
+
+set(title_of_base "Base: memory, messages, threads")
+set(title_of_frequencies "Frequencies: how fast does a pair turn?")
+set(title_of_positions "Positions: where is a token?")
+set(title_of_tables "Tables: which cos and sin?")
+set(title_of_rotation "Rotation: turn!")
+set(title_of_attention "Attention: who looks at whom?")
+set(title_of_cache "Cache: what was seen before?")
+set(title_of_block "Block: a whole attention layer")
+set(title_of_models "Models: which of all this is my model?")
+set(room none)
+if(file MATCHES "/rope/([a-z]+)(/[a-z0-9_/]+)?[.]hpp$")
+  set(room ${CMAKE_MATCH_1})
+endif()
+if(DEFINED title_of_${room})
+  string(REPLACE "\nnamespace rope {\n" "\nnamespace rope {\n/// \\addtogroup ${room} ${title_of_${room}}\n/// @{\n" text "${text}")
+  string(REPLACE "\n}  // namespace rope\n" "\n/// @}\n}  // namespace rope\n" text "${text}")
+endif()
+if(file MATCHES "/rope[.]hpp$")
+  string(APPEND text "\n/// \\mainpage\n/// Rotary position embeddings on Eigen, room by room:\n///\n")
+  foreach(room IN ITEMS frequencies positions tables rotation attention cache block models base)
+    string(APPEND text "/// - \\ref ${room} \"${title_of_${room}}\"\n")
+  endforeach()
+endif()
+
+# message() would print it as an error.
+string(MD5 name "${file}")
+set(copy "$ENV{TMPDIR}/rope_reference_${name}.hpp")
+if("$ENV{TMPDIR}" STREQUAL "")
+  set(copy "/tmp/rope_reference_${name}.hpp")
+endif()
+file(WRITE "${copy}" "${text}")
+execute_process(COMMAND "${CMAKE_COMMAND}" -E cat "${copy}")
+file(REMOVE "${copy}")
