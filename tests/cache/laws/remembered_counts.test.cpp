@@ -167,7 +167,7 @@ class decoder {
       const std::string text = error.what();
       CAPTURE(text);
       if (text.find("queries at a time") != std::string::npos) return;
-      if (text.find("queries must be appended before") != std::string::npos) {
+      if (text.find("append the keys of the queries before") != std::string::npos) {
         CHECK(!aligned);
         return;
       }
