@@ -2553,6 +2553,17 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
+/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
+/// alone, and under -ffast-math those then have other last bits.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -5501,8 +5512,8 @@ class tile_softmax {
     const tile_range range = met_[r].range, whole = packets_of(r);
     if (range.empty()) return false;
     if (rules_.options().softcap > 0) {
-      channels_map<A> scores(row + range.first, range.last - range.first);
-      scores = scores.tanh() * static_cast<A>(factors.cap);
+      hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
+      channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
     A seen = row[range.first];
     if (met_[r].has_holes) {
@@ -7735,6 +7746,11 @@ class strip_slopes {
  private:
   const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
 
+  /// Of the packets that a range touches.
+  static tile_range packets_of(tile_range range) {
+    return {range.first / L * L, (range.last + L - 1) / L * L};
+  }
+
   Index find(Index r) {
     return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
                       met_[r].range, hidden_);
@@ -7752,11 +7768,13 @@ class strip_slopes {
     const attention_options& options = rules_.options();
     const Index b = strip_.batch_row, h = strip_.head_of(r), i = strip_.token_of(r);
     if (options.softcap > 0) {
-      channels_map<A> score(scores + range.first, range.last - range.first),
-          bend(bends_ + range.first, range.last - range.first);
-      bend = score.tanh();
-      score = bend * static_cast<A>(factors.cap);
-      bend = 1 - bend.square();
+      const tile_range whole = packets_of(range);
+      hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
+      for (Index j = whole.first; j < whole.last; j += L) {
+        const P tangent = load<P>(bends_ + j);
+        store(scores + j, multiply(tangent, fill<P>(static_cast<A>(factors.cap))));
+        store(bends_ + j, subtract(fill<P>(A(1)), multiply(tangent, tangent)));
+      }
     }
     if (options.bias)
       for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
@@ -7774,8 +7792,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met_[r].range,
-                     whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
+    const tile_range range = met_[r].range, whole = packets_of(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))

@@ -86,6 +86,11 @@ class strip_slopes {
  private:
   const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
 
+  /// Of the packets that a range touches.
+  static tile_range packets_of(tile_range range) {
+    return {range.first / L * L, (range.last + L - 1) / L * L};
+  }
+
   Index find(Index r) {
     return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
                       met_[r].range, hidden_);
@@ -103,11 +108,13 @@ class strip_slopes {
     const attention_options& options = rules_.options();
     const Index b = strip_.batch_row, h = strip_.head_of(r), i = strip_.token_of(r);
     if (options.softcap > 0) {
-      channels_map<A> score(scores + range.first, range.last - range.first),
-          bend(bends_ + range.first, range.last - range.first);
-      bend = score.tanh();
-      score = bend * static_cast<A>(factors.cap);
-      bend = 1 - bend.square();
+      const tile_range whole = packets_of(range);
+      hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
+      for (Index j = whole.first; j < whole.last; j += L) {
+        const P tangent = load<P>(bends_ + j);
+        store(scores + j, multiply(tangent, fill<P>(static_cast<A>(factors.cap))));
+        store(bends_ + j, subtract(fill<P>(A(1)), multiply(tangent, tangent)));
+      }
     }
     if (options.bias)
       for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
@@ -125,8 +132,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met_[r].range,
-                     whole = {range.first / L * L, (range.last + L - 1) / L * L};  // the packets it touches
+    const tile_range range = met_[r].range, whole = packets_of(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))

@@ -177,8 +177,8 @@ class tile_softmax {
     const tile_range range = met_[r].range, whole = packets_of(r);
     if (range.empty()) return false;
     if (rules_.options().softcap > 0) {
-      channels_map<A> scores(row + range.first, range.last - range.first);
-      scores = scores.tanh() * static_cast<A>(factors.cap);
+      hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
+      channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
     A seen = row[range.first];
     if (met_[r].has_holes) {

@@ -86,6 +86,17 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
+/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
+/// alone, and under -ffast-math those then have other last bits.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
