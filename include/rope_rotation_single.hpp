@@ -1833,6 +1833,12 @@ void check_layout(const char* function, Index pairs) {
 #include <utility>     // std::pair
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
 
@@ -2079,7 +2085,10 @@ auto thd(Matrix&& matrix, Index heads) {
 
 #endif  // ROPE_ROTATION_VIEW_HPP
 
-/// What can be wrong with the views of a call, whatever the call is.
+/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+///
+/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+/// too; other arguments are types.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2089,6 +2098,92 @@ template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
+
+/// Memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept memory_without_axes =
+    !is_head_view<X> && (std::is_pointer_v<X> || std::is_array_v<X> ||
+                         requires(X & x) { std::is_pointer_v<decltype(x.data())>; });
+
+/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+template <int views, class First, class... Others>
+constexpr bool lacks_view() {
+  int place = 1;
+  bool lacks = !is_head_view<std::remove_cvref_t<First>>;
+  ((lacks = lacks || (place < views && memory_without_axes<std::remove_cvref_t<Others>>), ++place), ...);
+  return lacks;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A layout that turns pairs is named, and is one.
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                  \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name  \
+                     "<half_split>(...)");                                                      \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name     \
+                ": a layout is interleaved, half_split or a type with static first and second " \
+                "(i, pairs)")
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+
+#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
+  static_assert(position_form<Positions>,            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments")
+
+#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
+  static_assert(parallel_executor<Threads>, name                                         \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
+                "parallel_for(count, body), both const")
+
+/// What every function that turns pairs takes.
+#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
+  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
+  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
+  ROPE_DETAIL_CHECK_THREADS(name, Threads)
+
+/// A head `x` that is overwritten, beside the function that leaves it as it is.
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
+  static_assert(!std::is_const_v<T>,           \
+                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
+                name ": both views turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                            \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
+                name ": both views have the same channel type")
+
+#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+
+#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
+  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
+                name ": " names " have the same channel type")
+
+/// An overload of `function` for calls whose first `views` arguments are not all views: it says what to
+/// write. Further arguments may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views)                                             \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                         \
+  requires(detail::lacks_view<views, Arguments...>()) void function(Arguments&&...) {          \
+    static_assert(!detail::lacks_view<views, Arguments...>(), #function                        \
+                  ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) " \
+                  "or thd(x)");                                                                \
+  }                                                                                            \
+  static_assert(true)
+
+#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
 
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
@@ -4768,32 +4863,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
-  static_assert(!std::is_const_v<T>,        \
-                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
-#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
-                name ": q and k both turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                              \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
-                name ": q and k have the same channel type")
-#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
-  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
-                name ": x and out have the same channel type")
-
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const frequency_table<S>& table, const P& positions, const Threads& threads,
@@ -4868,8 +4937,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
 }
@@ -4886,8 +4955,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
 }
@@ -4902,8 +4971,9 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
 }
@@ -4922,8 +4992,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
 }
@@ -4933,8 +5003,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
 }
@@ -4944,23 +5014,17 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                  const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
 }
 
-/// A tensor or pointer without the order of its axes: says what to write instead.
-template <class Layout = detail::unnamed_layout, class X, class... Rest>
-requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
-  static_assert(detail::is_head_view<X>,
-                "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
-}
-
-#undef ROPE_DETAIL_CHECK_TYPES
-#undef ROPE_DETAIL_CHECK_IN_PLACE
-#undef ROPE_DETAIL_CHECK_BOTH
-#undef ROPE_DETAIL_CHECK_OUTPUT
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -4989,18 +5053,6 @@ requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
 namespace rope {
 inline namespace ROPE_ABI {
 
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
 ///
@@ -5019,11 +5071,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
                      const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(
-      !std::is_const_v<T>,
-      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
-      "it as it is");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
                                             detail::way_back::transpose);
@@ -5034,12 +5083,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
                      const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
-                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
-                "rotate_gradient_to<Layout>(d_y, d_x, table)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
-                "rotate_gradient: d_q and d_k have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
                                               detail::way_back::transpose);
@@ -5052,10 +5097,9 @@ template <class Layout = detail::unnamed_layout, class G, class T, class S, clas
           class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
-                "rotate_gradient_to: d_y and d_x have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
                                             detail::way_back::transpose);
@@ -5078,7 +5122,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -5103,7 +5147,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -5131,7 +5175,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -5165,7 +5209,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_y;
@@ -5177,7 +5221,12 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequenc
           detail::sums_by_row(across, x.tokens, table, source)};
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -5286,9 +5335,10 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
 ///          unchanged
-template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
+  ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
@@ -5486,17 +5536,14 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
-                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
-  static_assert(                                                                                          \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
-      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                               \
-                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
-                "parallel_for(count, body), both const")
+/// Types that a caller may have got wrong. A layout orders the output here, so it is asked for in other
+/// words.
+#define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
+  ROPE_DETAIL_CHECK_ROTATION("pope", Layout, P, Threads);                                               \
+  ROPE_DETAIL_CHECK_WRITABLE("pope", "out", T);                                                         \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("pope", "x and out", X, T)
 
 }  // namespace detail
 
@@ -5522,10 +5569,9 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
           const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
@@ -5536,14 +5582,15 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
+
+#undef ROPE_DETAIL_CHECK_POPE
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -5633,10 +5680,11 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
-          parallel_executor Threads = this_thread>
+template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
+  ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
+  ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
+  ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
     detail::check_view("scale_queries", q);
@@ -5712,11 +5760,7 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
-                "rotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("rotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
@@ -5730,16 +5774,15 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
-                "unrotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
     unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -6079,9 +6122,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rate_gradient: name the pairing of the channels, "
-                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
@@ -6098,9 +6139,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "inv_freq_gradient: name the pairing of the channels, "
-                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);

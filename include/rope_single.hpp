@@ -6582,8 +6582,17 @@ void check_layout(const char* function, Index pairs) {
 #include <functional>  // std::less
 #include <utility>     // std::pair
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
 
-/// What can be wrong with the views of a call, whatever the call is.
+#include <type_traits>
+
+
+/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+///
+/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+/// too; other arguments are types.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6593,6 +6602,92 @@ template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
+
+/// Memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept memory_without_axes =
+    !is_head_view<X> && (std::is_pointer_v<X> || std::is_array_v<X> ||
+                         requires(X & x) { std::is_pointer_v<decltype(x.data())>; });
+
+/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+template <int views, class First, class... Others>
+constexpr bool lacks_view() {
+  int place = 1;
+  bool lacks = !is_head_view<std::remove_cvref_t<First>>;
+  ((lacks = lacks || (place < views && memory_without_axes<std::remove_cvref_t<Others>>), ++place), ...);
+  return lacks;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A layout that turns pairs is named, and is one.
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                  \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                \
+                name ": name the pairing of the channels, " name "<interleaved>(...) or " name  \
+                     "<half_split>(...)");                                                      \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name     \
+                ": a layout is interleaved, half_split or a type with static first and second " \
+                "(i, pairs)")
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+
+#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
+  static_assert(position_form<Positions>,            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments")
+
+#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
+  static_assert(parallel_executor<Threads>, name                                         \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
+                "parallel_for(count, body), both const")
+
+/// What every function that turns pairs takes.
+#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
+  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
+  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
+  ROPE_DETAIL_CHECK_THREADS(name, Threads)
+
+/// A head `x` that is overwritten, beside the function that leaves it as it is.
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
+  static_assert(!std::is_const_v<T>,           \
+                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
+                name ": both views turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                            \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
+                name ": both views have the same channel type")
+
+#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+
+#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
+  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
+                name ": " names " have the same channel type")
+
+/// An overload of `function` for calls whose first `views` arguments are not all views: it says what to
+/// write. Further arguments may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views)                                             \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                         \
+  requires(detail::lacks_view<views, Arguments...>()) void function(Arguments&&...) {          \
+    static_assert(!detail::lacks_view<views, Arguments...>(), #function                        \
+                  ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) " \
+                  "or thd(x)");                                                                \
+  }                                                                                            \
+  static_assert(true)
+
+#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
 
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
@@ -6798,32 +6893,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
-  static_assert(!std::is_const_v<T>,        \
-                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
-#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
-                name ": q and k both turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                              \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
-                name ": q and k have the same channel type")
-#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
-  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
-                name ": x and out have the same channel type")
-
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const frequency_table<S>& table, const P& positions, const Threads& threads,
@@ -6898,8 +6967,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
 }
@@ -6916,8 +6985,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
 }
@@ -6932,8 +7001,9 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
 }
@@ -6952,8 +7022,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
 }
@@ -6963,8 +7033,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
 }
@@ -6974,23 +7044,17 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                  const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
 }
 
-/// A tensor or pointer without the order of its axes: says what to write instead.
-template <class Layout = detail::unnamed_layout, class X, class... Rest>
-requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
-  static_assert(detail::is_head_view<X>,
-                "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
-}
-
-#undef ROPE_DETAIL_CHECK_TYPES
-#undef ROPE_DETAIL_CHECK_IN_PLACE
-#undef ROPE_DETAIL_CHECK_BOTH
-#undef ROPE_DETAIL_CHECK_OUTPUT
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -7038,17 +7102,15 @@ template <class T, class C>
 inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
                                       (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads)                                                   \
-  static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
-                "attention: q and out have the same channel type");                                    \
+/// Types that a caller may have got wrong.
+#define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float");                                                                \
-  static_assert(parallel_executor<Threads>,                                                            \
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "      \
-                "parallel_for(count, body), both const")
+                "where that is float")
 
 }  // namespace detail
 
@@ -7092,9 +7154,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class V, clas
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
   detail::check_memory("attention", q, k, v, out);
@@ -7117,13 +7178,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class V, clas
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  static_assert(
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
-      "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
+  ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
@@ -7134,7 +7190,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
+
+#undef ROPE_DETAIL_CHECK_ATTENTION
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -8437,10 +8495,8 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// Types that a caller may have got wrong.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
-  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");
-  static_assert(parallel_executor<Threads>,
-                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
 }
 
 }  // namespace detail
@@ -8482,8 +8538,7 @@ template <class Layout = detail::unnamed_layout, class T, class Threads = this_t
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
   detail::check_attention_gradient(tape, options, by_options);
   const detail::visibility rule(options,
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
@@ -8508,10 +8563,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
-  static_assert(
-      pair_layout<Layout>,
-      "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
-      "attention_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   detail::check_tables("attention_gradient", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   detail::check_attention_gradient(tape, options, by_options, true);
@@ -8571,11 +8623,12 @@ inline namespace ROPE_ABI {
 ///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
-template <class T, class B, parallel_executor Threads = this_thread>
+template <class T, class B, class Threads = this_thread>
 void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
                      std::span<const double> log_sum_exp_b, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
-                "merge_attention: out_a is writable and out_b has its channel type");
+  ROPE_DETAIL_CHECK_WRITABLE("merge_attention", "out_a", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("merge_attention", "out_a and out_b", T, B);
+  ROPE_DETAIL_CHECK_THREADS("merge_attention", Threads);
   detail::check_view("merge_attention", out_a);
   detail::check_view("merge_attention", out_b);
   detail::check_memory("merge_attention", out_a, out_b);
@@ -8758,15 +8811,14 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
 /// Cost:      2 head_dim flops per query head and key, in plain loops: for looking at, not for
 ///            computing with
-template <class Layout = detail::unnamed_layout, class Q, class K, parallel_executor Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
-  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
-                "attention_weights: q and k have the same channel type");
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention_weights: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
   detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
                         threads);
@@ -8776,16 +8828,14 @@ void attention_weights(head_view<Q> q, head_view<K> k,
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          parallel_executor Threads = this_thread>
+          class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
                        const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
-  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
-                "attention_weights: q and k have the same channel type");
-  static_assert(pair_layout<Layout>,
-                "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
-                "attention_weights<half_split>(...)");
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   detail::check_tables("attention_weights", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
@@ -8794,6 +8844,8 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -9709,18 +9761,6 @@ owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<c
 namespace rope {
 inline namespace ROPE_ABI {
 
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
 ///
@@ -9739,11 +9779,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
                      const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(
-      !std::is_const_v<T>,
-      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
-      "it as it is");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
                                             detail::way_back::transpose);
@@ -9754,12 +9791,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
                      const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
-                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
-                "rotate_gradient_to<Layout>(d_y, d_x, table)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
-                "rotate_gradient: d_q and d_k have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
                                               detail::way_back::transpose);
@@ -9772,10 +9805,9 @@ template <class Layout = detail::unnamed_layout, class G, class T, class S, clas
           class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
-                "rotate_gradient_to: d_y and d_x have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
                                             detail::way_back::transpose);
@@ -9798,7 +9830,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -9823,7 +9855,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -9851,7 +9883,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -9885,7 +9917,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_y;
@@ -9897,7 +9929,12 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequenc
           detail::sums_by_row(across, x.tokens, table, source)};
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -11143,9 +11180,7 @@ class kv_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "kv_cache::append: name the pairing of the channels, append<interleaved>(...) or "
-                  "append<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts);
   }
@@ -11169,9 +11204,7 @@ class kv_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
                  const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "kv_cache::append_at: name the pairing of the channels, append_at<interleaved>(...) or "
-                  "append_at<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
                             counts);
@@ -11452,9 +11485,7 @@ class ring_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "ring_cache::append: name the pairing of the channels, append<interleaved>(...) or "
-                  "append<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts);
   }
 
@@ -12053,12 +12084,10 @@ template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, 
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: a layout rotates by a table; give one, or leave the layout out");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  static_assert(parallel_executor<Threads>,
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
                                                                         counts, threads)
       .run();
@@ -12082,13 +12111,10 @@ requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  static_assert(parallel_executor<Threads>,
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
 }
 
@@ -17092,9 +17118,10 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
 ///          unchanged
-template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
+  ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,
@@ -17254,17 +17281,14 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
-                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
-  static_assert(                                                                                          \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
-      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                               \
-                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
-                "parallel_for(count, body), both const")
+/// Types that a caller may have got wrong. A layout orders the output here, so it is asked for in other
+/// words.
+#define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
+  ROPE_DETAIL_CHECK_ROTATION("pope", Layout, P, Threads);                                               \
+  ROPE_DETAIL_CHECK_WRITABLE("pope", "out", T);                                                         \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("pope", "x and out", X, T)
 
 }  // namespace detail
 
@@ -17290,10 +17314,9 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
           const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
@@ -17304,14 +17327,15 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
+
+#undef ROPE_DETAIL_CHECK_POPE
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -17401,10 +17425,11 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
-          parallel_executor Threads = this_thread>
+template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
+  ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
+  ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
+  ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
     detail::check_view("scale_queries", q);
@@ -17480,11 +17505,7 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
-                "rotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("rotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
@@ -17498,16 +17519,15 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
-                "unrotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
     unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -17847,9 +17867,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rate_gradient: name the pairing of the channels, "
-                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
@@ -17866,9 +17884,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "inv_freq_gradient: name the pairing of the channels, "
-                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);

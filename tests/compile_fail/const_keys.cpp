@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: q and k both turn in place, and one is read-only
+// EXPECT: error: .*rotate: both views turn in place, and one is read-only
 
 #include <rope/rope.hpp>
 

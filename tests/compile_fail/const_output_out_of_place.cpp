@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*unrotate_to: the output is read-only
+// EXPECT: error: .*unrotate_to: out is read-only
 
 #include <rope/rope.hpp>
 

@@ -59,17 +59,15 @@ template <class T, class C>
 inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
                                       (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
 
-#define ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads)                                                   \
-  static_assert(!std::is_const_v<T>, "attention: out must be writable");                               \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>,                                             \
-                "attention: q and out have the same channel type");                                    \
+/// Types that a caller may have got wrong.
+#define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float");                                                                \
-  static_assert(parallel_executor<Threads>,                                                            \
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "      \
-                "parallel_for(count, body), both const")
+                "where that is float")
 
 }  // namespace detail
 
@@ -113,9 +111,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class V, clas
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_attention<T, C>(q, k, v, out, options);
   detail::check_memory("attention", q, k, v, out);
@@ -138,13 +135,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class V, clas
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
                const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Q, K, V, T, Threads);
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  static_assert(
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,
-      "attention: a layout is interleaved, half_split or a type with static first and second (i, pairs)");
+  ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   using C = std::remove_const_t<K>;
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
@@ -155,7 +147,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(attention, 4);
+
+#undef ROPE_DETAIL_CHECK_ATTENTION
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -110,10 +110,8 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
 /// Types that a caller may have got wrong.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
-  static_assert(!std::is_const_v<T>, "attention_gradient: d_q, d_k and d_v must be writable");
-  static_assert(parallel_executor<Threads>,
-                "attention_gradient: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
+  ROPE_DETAIL_CHECK_THREADS("attention_gradient", Threads);
 }
 
 }  // namespace detail
@@ -155,8 +153,7 @@ template <class Layout = detail::unnamed_layout, class T, class Threads = this_t
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
                         const option_gradients& by_options = {}, const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention_gradient: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_gradient", Layout);
   detail::check_attention_gradient(tape, options, by_options);
   const detail::visibility rule(options,
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
@@ -181,10 +178,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
                         const attention_options& options = {}, const option_gradients& by_options = {},
                         const Threads& threads = {}) {
   detail::check_gradient_types<T, Threads>();
-  static_assert(
-      pair_layout<Layout>,
-      "attention_gradient: name the pairing of the channels, attention_gradient<interleaved>(...) or "
-      "attention_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   detail::check_tables("attention_gradient", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   detail::check_attention_gradient(tape, options, by_options, true);

@@ -48,11 +48,12 @@ inline namespace ROPE_ABI {
 ///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
-template <class T, class B, parallel_executor Threads = this_thread>
+template <class T, class B, class Threads = this_thread>
 void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_view<B> out_b,
                      std::span<const double> log_sum_exp_b, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T> && std::is_same_v<std::remove_const_t<B>, T>,
-                "merge_attention: out_a is writable and out_b has its channel type");
+  ROPE_DETAIL_CHECK_WRITABLE("merge_attention", "out_a", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("merge_attention", "out_a and out_b", T, B);
+  ROPE_DETAIL_CHECK_THREADS("merge_attention", Threads);
   detail::check_view("merge_attention", out_a);
   detail::check_view("merge_attention", out_b);
   detail::check_memory("merge_attention", out_a, out_b);

@@ -150,15 +150,14 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
 /// Cost:      2 head_dim flops per query head and key, in plain loops: for looking at, not for
 ///            computing with
-template <class Layout = detail::unnamed_layout, class Q, class K, parallel_executor Threads = this_thread>
+template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
-  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
-                "attention_weights: q and k have the same channel type");
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention_weights: a layout rotates by a table; give one, or leave the layout out");
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size());
   detail::write_weights(detail::attention_call<T, detail::no_rotation>{q, k, {}, {}, rules, {}}, weights,
                         threads);
@@ -168,16 +167,14 @@ void attention_weights(head_view<Q> q, head_view<K> k,
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
-          parallel_executor Threads = this_thread>
+          class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k,
                        std::span<detail::arithmetic<std::remove_const_t<Q>>> weights, const Tables& tables,
                        const attention_options& options = {}, const Threads& threads = {}) {
   using T = std::remove_const_t<Q>;
-  static_assert(std::is_same_v<std::remove_const_t<K>, T>,
-                "attention_weights: q and k have the same channel type");
-  static_assert(pair_layout<Layout>,
-                "attention_weights: name the pairing of the channels, attention_weights<interleaved>(...) or "
-                "attention_weights<half_split>(...)");
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention_weights", "q and k", K, T);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
   detail::check_tables("attention_weights", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_weights<T>(q, k, options, weights.size(), true);
@@ -186,6 +183,8 @@ void attention_weights(head_view<Q> q, head_view<K> k,
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::write_weights(detail::attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, weights, threads);
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

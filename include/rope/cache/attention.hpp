@@ -58,12 +58,10 @@ template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, 
 requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>,
-                "attention: a layout rotates by a table; give one, or leave the layout out");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  static_assert(parallel_executor<Threads>,
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::cached_call<detail::unnamed_layout, T, Cache, float, Threads>(q, cache, out, nullptr, options,
                                                                         counts, threads)
       .run();
@@ -87,13 +85,10 @@ requires detail::is_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "attention: name the pairing of the channels, attention<interleaved>(...) or "
-                "attention<half_split>(...)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, T>, "attention: q and out have the same channel type");
-  static_assert(parallel_executor<Threads>,
-                "attention: threads are an Eigen::ThreadPoolDevice or a type with threads() and "
-                "parallel_for(count, body), both const");
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
 }
 

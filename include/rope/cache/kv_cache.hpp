@@ -111,9 +111,7 @@ class kv_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "kv_cache::append: name the pairing of the channels, append<interleaved>(...) or "
-                  "append<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts);
   }
@@ -137,9 +135,7 @@ class kv_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
                  const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "kv_cache::append_at: name the pairing of the channels, append_at<interleaved>(...) or "
-                  "append_at<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
                             counts);

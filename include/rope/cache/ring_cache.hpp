@@ -133,9 +133,7 @@ class ring_cache {
   template <class Layout = detail::unnamed_layout, class K, class V, class S>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
               const detail::row_counts& counts = {}) {
-    static_assert(pair_layout<Layout>,
-                  "ring_cache::append: name the pairing of the channels, append<interleaved>(...) or "
-                  "append<half_split>(...)");
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
     if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts);
   }
 

@@ -12,6 +12,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/gradient_kernel.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/detail/type_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
@@ -39,18 +40,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-
 /// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
 /// into the gradient with respect to the heads before.
 ///
@@ -69,11 +58,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
                      const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(
-      !std::is_const_v<T>,
-      "rotate_gradient: the gradient is read-only; rotate_gradient_to<Layout>(d_y, d_x, table) leaves "
-      "it as it is");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
                                             detail::way_back::transpose);
@@ -84,12 +70,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
                      const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient", Layout, P, Threads);
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,
-                "rotate_gradient: d_q and d_k both turn in place, and one is read-only; out of place is "
-                "rotate_gradient_to<Layout>(d_y, d_x, table)");
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,
-                "rotate_gradient: d_q and d_k have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
                                               detail::way_back::transpose);
@@ -102,10 +84,9 @@ template <class Layout = detail::unnamed_layout, class G, class T, class S, clas
           class Threads = this_thread>
 void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_gradient_to", Layout, P, Threads);
-  static_assert(!std::is_const_v<T>, "rotate_gradient_to: d_x must be writable");
-  static_assert(std::is_same_v<std::remove_const_t<G>, std::remove_const_t<T>>,
-                "rotate_gradient_to: d_y and d_x have the same channel type");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
     detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
                                             detail::way_back::transpose);
@@ -128,7 +109,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("angle_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -153,7 +134,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("inv_freq_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -181,7 +162,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("coordinate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
@@ -215,7 +196,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("table_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_y;
@@ -227,7 +208,12 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequenc
           detail::sums_by_row(across, x.tokens, table, source)};
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

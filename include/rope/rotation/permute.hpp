@@ -107,9 +107,10 @@ void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 
 ///
 /// Throws:  std::invalid_argument if x has no data or rotary_dim is odd or exceeds head_dim; x is then
 ///          unchanged
-template <pair_layout From, pair_layout To, class T, parallel_executor Threads = this_thread>
+template <pair_layout From, pair_layout To, class T, class Threads = this_thread>
 void permute_channels(head_view<T> x, Index rotary_dim = 0, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "permute_channels: x must be writable");
+  ROPE_DETAIL_CHECK_WRITABLE("permute_channels", "x", T);
+  ROPE_DETAIL_CHECK_THREADS("permute_channels", Threads);
   detail::check_view("permute_channels", x);
   detail::check_memory("permute_channels", x);
   const auto order = detail::channel_order<From, To>("permute_channels", x.head_dim,

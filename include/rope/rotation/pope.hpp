@@ -150,17 +150,14 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   });
 }
 
-#define ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads)                                                 \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                          \
-                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)");   \
-  static_assert(                                                                                          \
-      pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>,                              \
-      "pope: a layout is interleaved, half_split or a type with static first and second (i, pairs)");     \
-  static_assert(!std::is_const_v<T>, "pope: the output is read-only");                                    \
-  static_assert(std::is_same_v<std::remove_const_t<X>, T>, "pope: x and out have the same channel type"); \
-  static_assert(parallel_executor<Threads>,                                                               \
-                "pope: threads are an Eigen::ThreadPoolDevice or a type with threads() and "              \
-                "parallel_for(count, body), both const")
+/// Types that a caller may have got wrong. A layout orders the output here, so it is asked for in other
+/// words.
+#define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
+                "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
+  ROPE_DETAIL_CHECK_ROTATION("pope", Layout, P, Threads);                                               \
+  ROPE_DETAIL_CHECK_WRITABLE("pope", "out", T);                                                         \
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("pope", "x and out", X, T)
 
 }  // namespace detail
 
@@ -186,10 +183,9 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
           const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
 }
 
@@ -200,14 +196,15 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
 template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
           class Threads = this_thread>
-requires position_form<P>
 void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES(Layout, X, T, P, Threads);
+  ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
   if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
 }
 
-#undef ROPE_DETAIL_CHECK_TYPES
+ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
+
+#undef ROPE_DETAIL_CHECK_POPE
 
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -91,10 +91,11 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
 ///            one more rounding
 /// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, position_form P = std::int64_t,
-          parallel_executor Threads = this_thread>
+template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<T>, "scale_queries: the queries are read-only");
+  ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
+  ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
+  ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
   if constexpr (!std::is_const_v<T>) {
     using A = detail::arithmetic<T>;
     detail::check_view("scale_queries", q);

@@ -22,32 +22,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What is wrong with the types of a call, each in one sentence.
-#define ROPE_DETAIL_CHECK_TYPES(name, Layout, P, Threads)                                                    \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                             \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name               \
-                     "<half_split>(...)");                                                                   \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name                  \
-                ": a layout is interleaved, half_split or a type with static first and second (i, pairs)");  \
-  static_assert(position_form<P>,                                                                            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments");            \
-  static_assert(parallel_executor<Threads>, name                                                             \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and parallel_for(count, " \
-                "body), both const")
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, T) \
-  static_assert(!std::is_const_v<T>,        \
-                name ": x is read-only; " name "_to<Layout>(x, out, table) leaves it as it is")
-#define ROPE_DETAIL_CHECK_BOTH(name, Q, K)                                                       \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                      \
-                name ": q and k both turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                              \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                  \
-                name ": q and k have the same channel type")
-#define ROPE_DETAIL_CHECK_OUTPUT(name, X, T)                                    \
-  static_assert(!std::is_const_v<T>, name ": the output is read-only");         \
-  static_assert(std::is_same_v<std::remove_const_t<X>, std::remove_const_t<T>>, \
-                name ": x and out have the same channel type")
-
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const frequency_table<S>& table, const P& positions, const Threads& threads,
@@ -122,8 +96,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("rotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
 }
@@ -140,8 +114,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
             const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("rotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
 }
@@ -156,8 +130,9 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("rotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("rotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
 }
@@ -176,8 +151,8 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
 }
@@ -187,8 +162,8 @@ template <class Layout = detail::unnamed_layout, class Q, class K, class S, clas
           class Threads = this_thread>
 void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH("unrotate", Q, K);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
 }
@@ -198,23 +173,17 @@ template <class Layout = detail::unnamed_layout, class X, class T, class S, clas
           class Threads = this_thread>
 void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
                  const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_TYPES("unrotate_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_OUTPUT("unrotate_to", X, T);
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
 }
 
-/// A tensor or pointer without the order of its axes: says what to write instead.
-template <class Layout = detail::unnamed_layout, class X, class... Rest>
-requires(!detail::is_head_view<X>) void rotate(const X&, const Rest&...) {
-  static_assert(detail::is_head_view<X>,
-                "rotate: x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x)");
-}
-
-#undef ROPE_DETAIL_CHECK_TYPES
-#undef ROPE_DETAIL_CHECK_IN_PLACE
-#undef ROPE_DETAIL_CHECK_BOTH
-#undef ROPE_DETAIL_CHECK_OUTPUT
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_to, 2);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

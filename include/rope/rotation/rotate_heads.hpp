@@ -51,11 +51,7 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rotate_heads: name the pairing of the channels, rotate_heads<interleaved>(...) or "
-                "rotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "rotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("rotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
@@ -69,16 +65,15 @@ template <class Layout = detail::unnamed_layout, class T, class S, class P = std
           class Threads = this_thread>
 void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "unrotate_heads: name the pairing of the channels, unrotate_heads<interleaved>(...) or "
-                "unrotate_heads<half_split>(...)");
-  static_assert(position_form<P>,
-                "unrotate_heads: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
   detail::check_heads<Layout>("unrotate_heads", x, tables, kept);
   for (Index h = 0; h < x.heads; ++h)
     unrotate<Layout>(x.head_range(h, 1), tables[static_cast<std::size_t>(h)], kept, threads);
 }
+
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_heads, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 }  // namespace ROPE_ABI
 }  // namespace rope

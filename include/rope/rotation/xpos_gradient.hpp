@@ -40,9 +40,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "rate_gradient: name the pairing of the channels, "
-                "rate_gradient<interleaved>(...) or rate_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
@@ -59,9 +57,7 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
           class Threads = this_thread>
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
-  static_assert(pair_layout<Layout>,
-                "inv_freq_gradient: name the pairing of the channels, "
-                "inv_freq_gradient<interleaved>(...) or inv_freq_gradient<half_split>(...)");
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   const head_view<const X> heads = x;
   const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);

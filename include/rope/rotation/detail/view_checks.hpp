@@ -7,18 +7,14 @@
 
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/detail/type_checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// What can be wrong with the views of a call, whatever the call is.
+/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-template <class X>
-inline constexpr bool is_head_view = false;
-template <class T>
-inline constexpr bool is_head_view<head_view<T>> = true;
 
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*rotate: x is a head_view; name the order of its axes
+
+#include <rope/rope.hpp>
+
+void test(float* q, float* k, const rope::frequency_table<float>& table) {
+#ifdef SHOULD_FAIL
+  rope::rotate<rope::half_split>(rope::thd(q, 1, 1, 8), k, table, 3);
+#else
+  rope::rotate<rope::half_split>(rope::thd(q, 1, 1, 8), rope::thd(k, 1, 1, 8), table, 3);
+#endif
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*unrotate: x is a head_view; name the order of its axes
+
+#include <rope/rope.hpp>
+#include <unsupported/Eigen/CXX11/Tensor>
+
+void test(Eigen::Tensor<float, 4>& x, const rope::frequency_table<float>& table) {
+#ifdef SHOULD_FAIL
+  rope::unrotate<rope::half_split>(x, table);
+#else
+  rope::unrotate<rope::half_split>(rope::bshd(x), table);
+#endif
+}
