@@ -1831,16 +1831,36 @@ class visibility {
 #include <cstdint>
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_QUIET_HPP
+#define ROPE_BASE_SIMD_QUIET_HPP
+
+
+/// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
+/// ROPE_DETAIL_QUIET_END.
+///
+/// A register type loses its may_alias attribute as a template argument. It is read and written through
+/// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
+/// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
+/// intrinsics are macros, and their conversions count as ours.
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROPE_DETAIL_QUIET_BEGIN                                                             \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")                           \
+          _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
+              _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#else
+#define ROPE_DETAIL_QUIET_BEGIN
+#define ROPE_DETAIL_QUIET_END
+#endif
+
+#endif  // ROPE_BASE_SIMD_QUIET_HPP
 
 /// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -1918,9 +1938,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 
@@ -1928,17 +1946,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
-#if defined(__GNUC__) && !defined(__clang__)
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its
-// own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-// Without optimisation some intrinsics are macros, and their conversions count as ours.
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2200,9 +2208,7 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
@@ -2477,14 +2483,7 @@ T* workspace(Index count) {
 
 /// What attention asks of packets that Eigen does not have.
 
-#if defined(__GNUC__) && !defined(__clang__)
-// For the reasons in simd/packet.hpp.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2568,9 +2567,7 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
@@ -2583,13 +2580,7 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 
 /// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -2766,9 +2757,7 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 // SPDX-License-Identifier: MIT

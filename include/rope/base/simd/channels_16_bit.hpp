@@ -6,17 +6,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// Channels of 16 bits as floats and back, in scalars and in the registers of x86.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -94,8 +89,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP

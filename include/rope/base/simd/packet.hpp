@@ -11,23 +11,14 @@
 #include <type_traits>
 
 #include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
 /// so how a row of channels is cut into packets never shows in the result.
 
-#if defined(__GNUC__) && !defined(__clang__)
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of its
-// own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-// Without optimisation some intrinsics are macros, and their conversions count as ours.
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -289,8 +280,6 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP

@@ -6,18 +6,12 @@
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// What attention asks of packets that Eigen does not have.
 
-#if defined(__GNUC__) && !defined(__clang__)
-// For the reasons in simd/packet.hpp.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -101,8 +95,6 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP

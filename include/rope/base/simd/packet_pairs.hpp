@@ -6,17 +6,12 @@
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
 /// Neighbours taken apart: a run of channels as a packet of the even and a packet of the odd ones.
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wignored-attributes"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -193,8 +188,6 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
