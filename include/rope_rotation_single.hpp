@@ -285,7 +285,6 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 
-#include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -297,12 +296,14 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 #ifndef ROPE_BASE_EXACT_HPP
 #define ROPE_BASE_EXACT_HPP
 
-#include <concepts>    // std::integral, std::same_as
+#include <bit>       // std::bit_cast
+#include <concepts>  // std::integral, std::same_as
+#include <cstdint>
 #include <functional>  // std::equal_to
 #include <utility>     // std::in_range
 
 
-/// Operations that compilers warn of, for places where they are meant.
+/// Comparisons and conversions that compilers warn of, or optimise away, for places where they are meant.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -313,6 +314,12 @@ namespace detail {
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
+}
+
+/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+constexpr bool is_finite(double x) {
+  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
+  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
 /// A number in the arithmetic that schedules are evaluated in.
@@ -613,19 +620,18 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
 }  // namespace rope
 
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
+#define ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
 
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
+#include <cmath>
+
+
+/// The power that every schedule is made of.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
-inline bool is_finite(double x) {
-  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
-}
 
 /// base^(-numerator / denominator) for small non-negative integers.
 ///
@@ -641,7 +647,16 @@ inline long double inverse_power(long double base, Index numerator, Index denomi
 }
 
 }  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
 
+#endif  // ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
+
+/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// Text has one axis, the token's position; an image has two, a video three.
+
+namespace rope {
+inline namespace ROPE_ABI {
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
@@ -1959,6 +1974,14 @@ struct head_view {
     head_view window = *this;
     window.data += first;
     window.head_dim = count;
+    return window;
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.data += first * batch_stride;
+    window.batch = count;
     return window;
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
@@ -3720,6 +3743,39 @@ T* workspace(Index count) {
 #include <utility>  // std::index_sequence
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_CHANNELS_HPP
+#define ROPE_BASE_CHANNELS_HPP
+
+#include <type_traits>
+
+
+/// Channels of a head as numbers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 #define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 
@@ -3859,10 +3915,6 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// The best packet of A, or A itself where Eigen has none or vectorisation is off.
 template <class A>

@@ -230,12 +230,14 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_BASE_EXACT_HPP
 #define ROPE_BASE_EXACT_HPP
 
-#include <concepts>    // std::integral, std::same_as
+#include <bit>       // std::bit_cast
+#include <concepts>  // std::integral, std::same_as
+#include <cstdint>
 #include <functional>  // std::equal_to
 #include <utility>     // std::in_range
 
 
-/// Operations that compilers warn of, for places where they are meant.
+/// Comparisons and conversions that compilers warn of, or optimise away, for places where they are meant.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -246,6 +248,12 @@ namespace detail {
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
+}
+
+/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+constexpr bool is_finite(double x) {
+  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
+  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
 /// A number in the arithmetic that schedules are evaluated in.
@@ -420,423 +428,6 @@ constexpr bool product_fits(std::span<const Index> extents,
 }  // namespace rope
 
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-
-#include <bit>  // std::bit_cast
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numbers>
-#include <type_traits>
-#include <utility>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-
-#include <limits>
-#include <memory>       // std::destroy_at, std::construct_at
-#include <type_traits>  // std::type_identity_t
-#include <utility>      // std::move
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-
-#include <cstddef>
-#include <new>          // std::align_val_t
-#include <type_traits>  // std::is_trivially_default_constructible_v
-#include <vector>
-
-
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-inline constexpr std::size_t cache_line = 64;
-
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All are equal, so containers always take each other's memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-
-  T* allocate(std::size_t count) {
-    if (count > static_cast<std::size_t>(-1) / sizeof(T))
-      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-
-  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-
-/// Elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_STORAGE_HPP
-
-/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
-/// that two translation units of different instruction sets share by name and not by meaning: one takes it
-/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
-/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  storage<Scalar> numbers;
-};
-
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-
-}  // namespace detail
-
-/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
-/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
-
- public:
-  using const_map = detail::const_array_map<Scalar, Columns>;
-
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
-        map_type(memory::numbers.data(), rows, columns) {}
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values)
-      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
-    // that is never made in packets then.
-    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
-        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
-    if constexpr (is_row<Derived>)
-      to = values.derived().transpose().array();
-    else
-      to = values.derived().array();
-  }
-
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    std::destroy_at(&other);
-    std::construct_at(&other);
-  }
-  ~owned_array() = default;
-
-  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    std::destroy_at(this);
-    return *std::construct_at(this, std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-
-  /// Another shape; the numbers are then indeterminate.
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
-
- private:
-  template <class Derived>
-  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
-                                 int(Derived::ColsAtCompileTime) != 1;
-
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
-                                                    "] must not be negative nor exceed the address space"));
-    return static_cast<std::size_t>(rows * columns);
-  }
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
-inline bool is_finite(double x) {
-  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
-}
-
-/// base^(-numerator / denominator) for small non-negative integers.
-///
-/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
-/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
-/// long double is double.
-inline long double inverse_power(long double base, Index numerator, Index denominator) {
-  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
-  const long double x = n / d;
-  const long double residual = std::fma(-x, d, n) / d;
-  const long double power = std::pow(base, -x);
-  return power - power * (residual * std::log(base));
-}
-
-}  // namespace detail
-
-/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
-/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
-/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
-struct schedule {
-  Index rotary_dim;
-  long double base;
-  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
-  double attention_factor = 1;           // m
-
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
-  void restart(long double new_base) {
-    base = new_base;
-    inv_freq.resize(rotary_dim / 2);
-    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
-  }
-
-  /// Exchanges the base for base * factor and keeps what other rules have done:
-  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
-  void multiply_base(long double factor) {
-    base *= factor;
-    for (Index i = 0; i < inv_freq.size(); ++i)
-      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
-  }
-};
-
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
-template <class X>
-concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
-  scaling.apply(schedule);
-};
-
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
-///
-/// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
-///
-/// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
-///            attention_factor is finite and positive. Immutable; empty once it was moved from.
-class frequencies {
- public:
-  /// Doubles [pairs, axes] of the frequencies.
-  using inv_freq_map = owned_array<double>::const_map;
-
-  /// The original schedule, on one axis.
-  ///
-  ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
-  ///
-  /// \param rotary_dim  number of channels that rotate, even and positive
-  /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
-  ///
-  /// Throws:    std::invalid_argument
-  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
-  /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
-  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
-
-  /// The original schedule changed by one scaling, or by several in the order given.
-  ///
-  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
-  ///
-  /// Throws:    std::invalid_argument
-  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
-  template <frequency_scaling First, frequency_scaling... Rest>
-  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
-      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
-
-  /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
-  ///
-  ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
-  ///
-  /// \param rotary_dim  even and positive
-  /// \param max_freq    finite and at least 2
-  ///
-  /// Throws:  std::invalid_argument
-  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
-  static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
-    const Index pairs = checked_pairs(rotary_dim);
-    const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
-    owned_array<double> inv_freq(pairs, 1);
-    for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
-    return frequencies(std::move(inv_freq), 1.0);
-  }
-
-  /// Every pair turns by one radian per unit of position, on one axis.
-  ///
-  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
-  ///          space
-  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
-  static frequencies constant(Index pairs = 1) {
-    if (pairs <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
-    require_addressable(pairs);
-    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
-  }
-
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
-  ///
-  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
-  ///                          position; zero and negative values are allowed
-  /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
-  ///
-  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
-  template <class Derived>
-  static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
-    using scalar = typename Derived::Scalar;
-    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                  "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
-    if constexpr (Derived::RowsAtCompileTime == 1)
-      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
-    else
-      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
-  }
-
-  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  inv_freq_map inv_freq() const { return inv_freq_.map(); }
-  /// Number of channel pairs that rotate.
-  Index pairs() const { return inv_freq_.rows(); }
-  /// Number of channels that rotate: 2 * pairs.
-  Index rotary_dim() const { return 2 * pairs(); }
-  /// Number of coordinates of a position.
-  Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
-  double attention_factor() const { return attention_factor_; }
-
- private:
-  frequencies(owned_array<double> inv_freq, double attention_factor)
-      : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
-    if (pairs() == 0 || axes() == 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
-                                 ", ", axes(), "]"));
-    for (Index a = 0; a < axes(); ++a)
-      for (Index i = 0; i < pairs(); ++i)
-        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
-          ROPE_THROW(std::invalid_argument,
-                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
-                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: attention_factor must be finite and positive, got ",
-                                 attention_factor));
-  }
-
-  explicit frequencies(const schedule& schedule)
-      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
-
-  static schedule original(Index rotary_dim, double base) {
-    checked_pairs(rotary_dim);
-    if (!detail::is_finite(base) || base <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
-    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
-    schedule.restart(detail::widened(base));
-    return schedule;
-  }
-
-  template <class... Scalings>
-  static schedule scaled(schedule schedule, const Scalings&... scalings) {
-    (scalings.apply(schedule), ...);
-    return schedule;
-  }
-
-  static Index checked_pairs(Index rotary_dim) {
-    if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
-    require_addressable(rotary_dim / 2);
-    return rotary_dim / 2;
-  }
-
-  static void require_addressable(Index pairs) {
-    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
-      ROPE_THROW(std::length_error,
-                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
-  }
-
-  owned_array<double> inv_freq_;
-  double attention_factor_ = 1.0;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 
@@ -1802,6 +1393,39 @@ class visibility {
 
 #endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_CHANNELS_HPP
+#define ROPE_BASE_CHANNELS_HPP
+
+#include <type_traits>
+
+
+/// Channels of a head as numbers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type arithmetic on channels of type T is done in.
+template <class T>
+using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T>
+using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+/// Channels in the arithmetic type, which is exact.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_INFINITIES_HPP
 #define ROPE_BASE_SIMD_INFINITIES_HPP
 
@@ -1811,6 +1435,50 @@ class visibility {
 #include <limits>
 #include <type_traits>
 
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
@@ -1951,10 +1619,6 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// The best packet of A, or A itself where Eigen has none or vectorisation is off.
 template <class A>
@@ -2211,50 +1875,6 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
@@ -2393,6 +2013,69 @@ void parallel_pieces(const Threads& threads, Index count, Index bytes, const Bod
 
 #include <cstddef>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_STORAGE_HPP
+#define ROPE_BASE_STORAGE_HPP
+
+#include <cstddef>
+#include <new>          // std::align_val_t
+#include <type_traits>  // std::is_trivially_default_constructible_v
+#include <vector>
+
+
+/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
+/// written before its owner writes it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+inline constexpr std::size_t cache_line = 64;
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  // All are equal, so containers always take each other's memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+
+  T* allocate(std::size_t count) {
+    if (count > static_cast<std::size_t>(-1) / sizeof(T))
+      ROPE_THROW(std::length_error, "rope: a block of memory larger than the address space was asked for");
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
+  }
+  void deallocate(T* data, std::size_t /*count*/) noexcept {
+    ::operator delete (data, std::align_val_t{cache_line});
+  }
+
+  /// std::vector would zero its elements first; they are all written by the owner, so that pass is left out.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+
+/// Elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_STORAGE_HPP
 
 /// Scratch memory that a thread keeps from call to call, so that only the first call of a size allocates.
 
@@ -3236,6 +2919,14 @@ struct head_view {
     window.head_dim = count;
     return window;
   }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
     check_window("head_range", first, count, heads);
@@ -3411,6 +3102,367 @@ struct table_view {
 #include <utility>  // std::move
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+
+#include <limits>
+#include <memory>       // std::destroy_at, std::construct_at
+#include <type_traits>  // std::type_identity_t
+#include <utility>      // std::move
+
+
+/// Arrays of numbers that the library keeps or returns. Eigen's own arrays have their memory from functions
+/// that two translation units of different instruction sets share by name and not by meaning: one takes it
+/// from malloc, the other from a block that it aligns by hand, and whichever the linker keeps meets memory of
+/// the other. No array of Eigen that owns memory is therefore a member, a result or a local of this library.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  storage<Scalar> numbers;
+};
+
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+
+}  // namespace detail
+
+/// An Eigen array, column-major whatever Eigen's defaults are, in memory of its own: every expression of an
+/// Eigen::Map is one of it. Assignment takes the shape of what is assigned, as that of an Eigen::Array does.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+
+ public:
+  using const_map = detail::const_array_map<Scalar, Columns>;
+
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{detail::storage<Scalar>(checked_size(rows, columns))},
+        map_type(memory::numbers.data(), rows, columns) {}
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values)
+      : owned_array(is_row<Derived> ? values.size() : values.rows(), is_row<Derived> ? 1 : values.cols()) {
+    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
+    // that is never made in packets then.
+    Eigen::Map<typename map_type::PlainObject, Eigen::Unaligned, Eigen::InnerStride<>> to(
+        this->data(), this->rows(), this->cols(), Eigen::InnerStride<>(1));
+    if constexpr (is_row<Derived>)
+      to = values.derived().transpose().array();
+    else
+      to = values.derived().array();
+  }
+
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    std::destroy_at(&other);
+    std::construct_at(&other);
+  }
+  ~owned_array() = default;
+
+  /// A map cannot be pointed elsewhere, so the object is replaced as a whole.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+
+  /// Another shape; the numbers are then indeterminate.
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+
+ private:
+  template <class Derived>
+  static constexpr bool is_row = Columns == 1 && int(Derived::RowsAtCompileTime) == 1 &&
+                                 int(Derived::ColsAtCompileTime) != 1;
+
+  static std::size_t checked_size(Index rows, Index columns) {
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
+    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+      ROPE_THROW(std::length_error, detail::message("owned_array: [", rows, ", ", columns,
+                                                    "] must not be negative nor exceed the address space"));
+    return static_cast<std::size_t>(rows * columns);
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <type_traits>
+#include <utility>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
+#define ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
+
+#include <cmath>
+
+
+/// The power that every schedule is made of.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// base^(-numerator / denominator) for small non-negative integers.
+///
+/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
+/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
+/// long double is double.
+inline long double inverse_power(long double base, Index numerator, Index denominator) {
+  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
+  const long double x = n / d;
+  const long double residual = std::fma(-x, d, n) / d;
+  const long double power = std::pow(base, -x);
+  return power - power * (residual * std::log(base));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_DETAIL_INVERSE_POWER_HPP
+
+/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// Text has one axis, the token's position; an image has two, a video three.
+
+namespace rope {
+inline namespace ROPE_ABI {
+/// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
+/// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
+/// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+struct schedule {
+  Index rotary_dim;
+  long double base;
+  owned_array<long double, 1> inv_freq;  // [rotary_dim / 2], rad per unit of position
+  double attention_factor = 1;           // m
+
+  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  void restart(long double new_base) {
+    base = new_base;
+    inv_freq.resize(rotary_dim / 2);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = detail::inverse_power(base, 2 * i, rotary_dim);
+  }
+
+  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// inv_freq(i) *= factor^(-2 i / rotary_dim).
+  void multiply_base(long double factor) {
+    base *= factor;
+    for (Index i = 0; i < inv_freq.size(); ++i)
+      inv_freq(i) *= detail::inverse_power(factor, 2 * i, rotary_dim);
+  }
+};
+
+/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
+/// if its fields or the schedule do not fit.
+template <class X>
+concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
+  scaling.apply(schedule);
+};
+
+/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+///
+/// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
+///
+/// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
+///            attention_factor is finite and positive. Immutable; empty once it was moved from.
+class frequencies {
+ public:
+  /// Doubles [pairs, axes] of the frequencies.
+  using inv_freq_map = owned_array<double>::const_map;
+
+  /// The original schedule, on one axis.
+  ///
+  ///     inv_freq(i) = base^(-2 i / rotary_dim),   i = 0 .. rotary_dim / 2 - 1
+  ///
+  /// \param rotary_dim  number of channels that rotate, even and positive
+  /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
+  ///
+  /// Throws:    std::invalid_argument
+  /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
+  /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
+  explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
+
+  /// The original schedule changed by one scaling, or by several in the order given.
+  ///
+  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///
+  /// Throws:    std::invalid_argument
+  /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
+  template <frequency_scaling First, frequency_scaling... Rest>
+  frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
+      : frequencies(scaled(original(rotary_dim, base), first, rest...)) {}
+
+  /// Frequencies for pixel coordinates in [-1, 1], evenly spaced, on one axis.
+  ///
+  ///     inv_freq(i) = pi * (1 + i (max_freq / 2 - 1) / (pairs - 1))
+  ///
+  /// \param rotary_dim  even and positive
+  /// \param max_freq    finite and at least 2
+  ///
+  /// Throws:  std::invalid_argument
+  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
+  static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
+    if (!detail::is_finite(max_freq) || max_freq < 2)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("frequencies::pixel: max_freq must be finite and at least 2, got ", max_freq));
+    const Index pairs = checked_pairs(rotary_dim);
+    const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
+    owned_array<double> inv_freq(pairs, 1);
+    for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
+    return frequencies(std::move(inv_freq), 1.0);
+  }
+
+  /// Every pair turns by one radian per unit of position, on one axis.
+  ///
+  /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
+  ///          space
+  /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'constant'`
+  static frequencies constant(Index pairs = 1) {
+    if (pairs <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies::constant: pairs must be positive, got ", pairs));
+    require_addressable(pairs);
+    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
+  }
+
+  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  ///
+  /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
+  ///                          position; zero and negative values are allowed
+  /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
+  ///
+  /// Throws:  std::invalid_argument if inv_freq is empty or a value is not finite
+  template <class Derived>
+  static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
+    using scalar = typename Derived::Scalar;
+    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                  "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
+    if constexpr (Derived::RowsAtCompileTime == 1)
+      return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
+    else
+      return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+  }
+
+  /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
+  inv_freq_map inv_freq() const { return inv_freq_.map(); }
+  /// Number of channel pairs that rotate.
+  Index pairs() const { return inv_freq_.rows(); }
+  /// Number of channels that rotate: 2 * pairs.
+  Index rotary_dim() const { return 2 * pairs(); }
+  /// Number of coordinates of a position.
+  Index axes() const { return inv_freq_.cols(); }
+  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
+  /// m^2. It is never part of the softmax scale.
+  double attention_factor() const { return attention_factor_; }
+
+ private:
+  frequencies(owned_array<double> inv_freq, double attention_factor)
+      : inv_freq_(std::move(inv_freq)), attention_factor_(attention_factor) {
+    if (pairs() == 0 || axes() == 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: inv_freq must be [pairs, axes] and not empty, got [", pairs(),
+                                 ", ", axes(), "]"));
+    for (Index a = 0; a < axes(); ++a)
+      for (Index i = 0; i < pairs(); ++i)
+        if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("frequencies: inv_freq must be finite and below 2^64, got ",
+                                     inv_freq_(i, a), " at pair ", i, ", axis ", a));
+    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: attention_factor must be finite and positive, got ",
+                                 attention_factor));
+  }
+
+  explicit frequencies(const schedule& schedule)
+      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
+
+  static schedule original(Index rotary_dim, double base) {
+    checked_pairs(rotary_dim);
+    if (!detail::is_finite(base) || base <= 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: base must be finite and greater than 1, got ", base));
+    schedule schedule{.rotary_dim = rotary_dim, .base = detail::widened(base), .inv_freq = {}};
+    schedule.restart(detail::widened(base));
+    return schedule;
+  }
+
+  template <class... Scalings>
+  static schedule scaled(schedule schedule, const Scalings&... scalings) {
+    (scalings.apply(schedule), ...);
+    return schedule;
+  }
+
+  static Index checked_pairs(Index rotary_dim) {
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("frequencies: rotary_dim must be even and positive, got ", rotary_dim));
+    require_addressable(rotary_dim / 2);
+    return rotary_dim / 2;
+  }
+
+  static void require_addressable(Index pairs) {
+    if (pairs > (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(long double)))
+      ROPE_THROW(std::length_error,
+                 detail::message("frequencies: ", pairs, " pairs exceed the address space"));
+  }
+
+  owned_array<double> inv_freq_;
+  double attention_factor_ = 1.0;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
 #define ROPE_TABLES_DETAIL_COORDINATE_PHASES_HPP
@@ -4782,16 +4834,6 @@ struct row_block {
   const X* rows;
   Index stride;
 };
-
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
-}
 
 /// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.
 template <class Storage, class X>
@@ -10350,14 +10392,6 @@ inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
                                   (std::is_same_v<std::remove_const_t<X>, float> &&
                                    std::is_same_v<arithmetic<T>, float>);
 
-/// Row b of a view, as a batch of one.
-template <class T>
-head_view<T> row_of(head_view<T> x, Index b) {
-  x.data = x.at(b, 0, 0);
-  x.batch = 1;
-  return x;
-}
-
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
 void copy_channels(const head_view<X>& x, const head_view<T>& out) {
@@ -10442,7 +10476,8 @@ class cache_memory {
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
   void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(row_of(k, b).token_range(first, count), row_of(keys(), b).token_range(slot, count));
+    copy_channels(k.batch_range(b, 1).token_range(first, count),
+                  keys().batch_range(b, 1).token_range(slot, count));
     write_values(v, b, first, count, slot);
   }
 
@@ -10450,8 +10485,8 @@ class cache_memory {
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const frequency_table<S>& table, const Source& positions) {
-    rotate_channels<Layout>(row_of(k, b).token_range(first, count),
-                            row_of(keys(), b).token_range(slot, count), table, positions);
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
+                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
   }
 
@@ -10466,7 +10501,8 @@ class cache_memory {
  private:
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(row_of(v, b).token_range(first, count), row_of(values(), b).token_range(slot, count));
+    copy_channels(v.batch_range(b, 1).token_range(first, count),
+                  values().batch_range(b, 1).token_range(slot, count));
   }
 
   template <class X>
@@ -11297,10 +11333,10 @@ class kv_cache {
   }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return detail::row_of(memory_.keys(), rows_.checked("kv_cache::keys", b)).token_range(0, size(b));
+    return memory_.keys().batch_range(rows_.checked("kv_cache::keys", b), 1).token_range(0, size(b));
   }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), rows_.checked("kv_cache::values", b)).token_range(0, size(b));
+    return memory_.values().batch_range(rows_.checked("kv_cache::values", b), 1).token_range(0, size(b));
   }
 
  private:
@@ -11333,7 +11369,7 @@ class kv_cache {
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
-          function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,
+          function, k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)), table,
           detail::positions_of_row(positions, b));
     for (Index b = 0; b < batch(); ++b)
       memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
@@ -11526,10 +11562,10 @@ class ring_cache {
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return detail::row_of(memory_.keys(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+    return memory_.keys().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
   }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+    return memory_.values().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
@@ -11590,7 +11626,7 @@ class ring_cache {
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
-          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          "ring_cache::append", k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)),
           table, detail::contiguous_positions{seen_[at(b)]});
     store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
       memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
@@ -11845,8 +11881,8 @@ class cached_call {
         std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
                     (q_.tokens - count) * q_.heads, attention_options::no_keys);
       if (count == 0) continue;
-      const head_view<const T> q = row_of(q_, b).token_range(0, count);
-      const head_view<T> out = row_of(out_, b).token_range(0, count);
+      const head_view<const T> q = q_.batch_range(b, 1).token_range(0, count);
+      const head_view<T> out = out_.batch_range(b, 1).token_range(0, count);
       const std::span<const std::int64_t> positions = newest(cache_, b, count);
       if (counts_by_rank(cache_))
         attend_by_rank(b, q, out, positions);
@@ -11885,7 +11921,8 @@ class cached_call {
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
-      checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
+      checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
+                        plain);
       check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
@@ -11905,7 +11942,7 @@ class cached_call {
           for (const std::int64_t position : cache_.positions(b))
             if (position != ring_cache<C>::no_position) read.include(position);
       }
-      check_rotation<Layout>("attention", row_of(q_, b), *table_, known_range{read});
+      check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
     }
   }
 

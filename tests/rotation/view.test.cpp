@@ -209,7 +209,11 @@ TEST_CASE("a window is the asked part of its view") {
   CHECK(window.head_dim == 3);
   testing::for_each_head(
       window, [&](Index b, Index t, Index h) { CHECK(window.at(b, t, h) == x.at(b, 1 + t, 1 + h) + 2); });
-  CHECK(is_at(x.channels(0, D).head_range(0, H).token_range(0, S),
+  CHECK(x.batch_range(1, 1).batch == 1);
+  testing::for_each_head(x.batch_range(1, 1), [&](Index b, Index t, Index h) {
+    CHECK(x.batch_range(1, 1).at(b, t, h) == x.at(1 + b, t, h));
+  });
+  CHECK(is_at(x.channels(0, D).head_range(0, H).token_range(0, S).batch_range(0, B),
               [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
 }
 
@@ -234,6 +238,7 @@ TEST_CASE("a window may be empty, also at the end") {
   CHECK(x.channels(D, 0).size() == 0);
   CHECK(x.head_range(H, 0).size() == 0);
   CHECK(x.token_range(S, 0).size() == 0);
+  CHECK(x.batch_range(B, 0).size() == 0);
 }
 
 TEST_CASE("a window outside of its view is refused") {
@@ -245,7 +250,7 @@ TEST_CASE("a window outside of its view is refused") {
   for (const auto& [first, count] : {window{-1, 1}, window{1, -1}, window{7, 0}, window{0, 7}, window{6, 1},
                                      window{1, largest}, window{largest, 1}, window{-largest - 1, largest}}) {
     const auto refuses = [values = std::to_string(first) + " and count " + std::to_string(count)](
-                             const char* name, const char* extent, auto call) {
+                             const char* name, const std::string& extent, auto call) {
       return throws_saying<std::out_of_range>(call, std::string("rope::head_view::") + name,
                                               "first " + values, extent);
     };
@@ -255,5 +260,7 @@ TEST_CASE("a window outside of its view is refused") {
                   [&, first = first, count = count] { x.head_range(first, count); }));
     CHECK(refuses("token_range", "inside [0, 3)",
                   [&, first = first, count = count] { x.token_range(first, count); }));
+    CHECK(refuses("batch_range", "inside [0, " + std::to_string(B) + ")",
+                  [&, first = first, count = count] { x.batch_range(first, count); }));
   }
 }

@@ -9,6 +9,7 @@
 #include <rope/attention/detail/table_checks.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>

@@ -10,10 +10,10 @@
 
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>

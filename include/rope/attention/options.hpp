@@ -12,7 +12,6 @@
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>  // is_finite
 
 /// Which keys a query sees, how scores are formed, and what a call reports besides its output.
 

@@ -15,6 +15,7 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>

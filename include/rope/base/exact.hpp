@@ -2,13 +2,15 @@
 #ifndef ROPE_BASE_EXACT_HPP
 #define ROPE_BASE_EXACT_HPP
 
-#include <concepts>    // std::integral, std::same_as
+#include <bit>       // std::bit_cast
+#include <concepts>  // std::integral, std::same_as
+#include <cstdint>
 #include <functional>  // std::equal_to
 #include <utility>     // std::in_range
 
 #include <rope/config.hpp>
 
-/// Operations that compilers warn of, for places where they are meant.
+/// Comparisons and conversions that compilers warn of, or optimise away, for places where they are meant.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -19,6 +21,12 @@ namespace detail {
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
+}
+
+/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
+constexpr bool is_finite(double x) {
+  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
+  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
 /// A number in the arithmetic that schedules are evaluated in.

@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
+#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>  // is_finite
 #include <rope/rotation/view.hpp>
 
 /// The parameters of an attention block, as checkpoints store them.

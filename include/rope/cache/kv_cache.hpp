@@ -239,10 +239,10 @@ class kv_cache {
   }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return detail::row_of(memory_.keys(), rows_.checked("kv_cache::keys", b)).token_range(0, size(b));
+    return memory_.keys().batch_range(rows_.checked("kv_cache::keys", b), 1).token_range(0, size(b));
   }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), rows_.checked("kv_cache::values", b)).token_range(0, size(b));
+    return memory_.values().batch_range(rows_.checked("kv_cache::values", b), 1).token_range(0, size(b));
   }
 
  private:
@@ -275,7 +275,7 @@ class kv_cache {
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
-          function, detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)), table,
+          function, k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)), table,
           detail::positions_of_row(positions, b));
     for (Index b = 0; b < batch(); ++b)
       memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),

@@ -185,10 +185,10 @@ class ring_cache {
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return detail::row_of(memory_.keys(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+    return memory_.keys().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
   }
   head_view<const T> values(Index b) const {
-    return detail::row_of(memory_.values(), static_cast<Index>(checked_row(b))).token_range(0, used_[at(b)]);
+    return memory_.values().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
@@ -249,7 +249,7 @@ class ring_cache {
     check_table<Layout>(table);
     for (Index b = 0; b < batch(); ++b)
       detail::check_rotation<Layout>(
-          "ring_cache::append", detail::row_of(k, b).token_range(0, detail::count_of(b, k.tokens, counts)),
+          "ring_cache::append", k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)),
           table, detail::contiguous_positions{seen_[at(b)]});
     store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
       memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,

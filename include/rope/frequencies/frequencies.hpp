@@ -2,7 +2,6 @@
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 
-#include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,35 +13,13 @@
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
+#include <rope/frequencies/detail/inverse_power.hpp>
 
 /// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 
 namespace rope {
 inline namespace ROPE_ABI {
-namespace detail {
-
-/// Read from the bits, so that it also holds under -ffast-math, where std::isfinite may be folded to true.
-inline bool is_finite(double x) {
-  constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
-}
-
-/// base^(-numerator / denominator) for small non-negative integers.
-///
-/// The quotient x is rounded, and the rounding would be magnified by ln(base): with residual r of the
-/// division, base^-(x + r) = base^-x * (1 - r ln(base)), up to terms far below an ulp. That matters where
-/// long double is double.
-inline long double inverse_power(long double base, Index numerator, Index denominator) {
-  const auto n = static_cast<long double>(numerator), d = static_cast<long double>(denominator);
-  const long double x = n / d;
-  const long double residual = std::fma(-x, d, n) / d;
-  const long double power = std::pow(base, -x);
-  return power - power * (residual * std::log(base));
-}
-
-}  // namespace detail
-
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).

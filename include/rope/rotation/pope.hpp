@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
 #include <rope/base/owned_array.hpp>

@@ -8,12 +8,11 @@
 #include <limits>
 #include <type_traits>
 
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>  // is_finite
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>

@@ -64,6 +64,14 @@ struct head_view {
     window.head_dim = count;
     return window;
   }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
     check_window("head_range", first, count, heads);

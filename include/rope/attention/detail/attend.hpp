@@ -7,6 +7,7 @@
 #include <rope/attention/detail/decode_kernel.hpp>
 #include <rope/attention/detail/prefill_kernel.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/workspace.hpp>

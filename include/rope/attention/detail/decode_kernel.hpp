@@ -14,6 +14,7 @@
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>

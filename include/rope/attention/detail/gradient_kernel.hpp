@@ -11,8 +11,9 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/ordered_turns.hpp>
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its

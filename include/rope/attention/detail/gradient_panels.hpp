@@ -4,7 +4,8 @@
 
 #include <algorithm>  // std::min
 
-#include <rope/attention/detail/rows.hpp>  // channels_map
+#include <rope/attention/detail/rows.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/panels.hpp>

@@ -15,10 +15,10 @@
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/infinities.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 #include <rope/rotation/view.hpp>

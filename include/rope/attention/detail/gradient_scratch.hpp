@@ -11,7 +11,7 @@
 #include <rope/attention/detail/softmax.hpp>  // softmax_rows
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/tape.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/base/channels.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

@@ -9,7 +9,7 @@
 
 #include <rope/attention/detail/gradient_panels.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/attention/detail/rows.hpp>  // channels_map
+#include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/exact.hpp>

@@ -16,9 +16,9 @@
 #include <rope/attention/detail/ordered_turns.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/exp2.hpp>    // ln_2
-#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/base/simd/exp2.hpp>  // ln_2
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

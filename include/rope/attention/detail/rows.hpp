@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
@@ -62,16 +63,6 @@ struct row_block {
   const X* rows;
   Index stride;
 };
-
-template <class T>
-using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  channels_map<arithmetic<T>>(to, count) = const_channels_map<T>(from, count).template cast<arithmetic<T>>();
-}
 
 /// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.
 template <class Storage, class X>

@@ -11,6 +11,7 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/visibility.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/infinities.hpp>

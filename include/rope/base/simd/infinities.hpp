@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include <rope/base/simd/packet.hpp>  // arithmetic
+#include <rope/base/channels.hpp>
 #include <rope/config.hpp>
 
 /// Infinities, told by their bits: comparisons with them do not survive -ffast-math.

@@ -10,6 +10,7 @@
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
+#include <rope/base/channels.hpp>
 #include <rope/base/simd/channels_16_bit.hpp>
 #include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
@@ -23,10 +24,6 @@ ROPE_DETAIL_QUIET_BEGIN
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The type arithmetic on channels of type T is done in.
-template <class T>
-using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// The best packet of A, or A itself where Eigen has none or vectorisation is off.
 template <class A>

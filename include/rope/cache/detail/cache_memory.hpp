@@ -9,9 +9,9 @@
 #include <span>
 #include <type_traits>
 
+#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/moved_index.hpp>
-#include <rope/base/simd/packet.hpp>  // arithmetic
 #include <rope/base/storage.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -35,14 +35,6 @@ template <class X, class T>
 inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
                                   (std::is_same_v<std::remove_const_t<X>, float> &&
                                    std::is_same_v<arithmetic<T>, float>);
-
-/// Row b of a view, as a batch of one.
-template <class T>
-head_view<T> row_of(head_view<T> x, Index b) {
-  x.data = x.at(b, 0, 0);
-  x.batch = 1;
-  return x;
-}
 
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
@@ -128,7 +120,8 @@ class cache_memory {
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
   void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(row_of(k, b).token_range(first, count), row_of(keys(), b).token_range(slot, count));
+    copy_channels(k.batch_range(b, 1).token_range(first, count),
+                  keys().batch_range(b, 1).token_range(slot, count));
     write_values(v, b, first, count, slot);
   }
 
@@ -136,8 +129,8 @@ class cache_memory {
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const frequency_table<S>& table, const Source& positions) {
-    rotate_channels<Layout>(row_of(k, b).token_range(first, count),
-                            row_of(keys(), b).token_range(slot, count), table, positions);
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
+                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
   }
 
@@ -152,7 +145,8 @@ class cache_memory {
  private:
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(row_of(v, b).token_range(first, count), row_of(values(), b).token_range(slot, count));
+    copy_channels(v.batch_range(b, 1).token_range(first, count),
+                  values().batch_range(b, 1).token_range(slot, count));
   }
 
   template <class X>

@@ -10,10 +10,11 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
+#include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
-#include <rope/cache/detail/cache_memory.hpp>  // row_of, copy_channels, rotate_channels
+#include <rope/cache/detail/cache_memory.hpp>  // copy_channels, rotate_channels
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -89,8 +90,8 @@ class cached_call {
         std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
                     (q_.tokens - count) * q_.heads, attention_options::no_keys);
       if (count == 0) continue;
-      const head_view<const T> q = row_of(q_, b).token_range(0, count);
-      const head_view<T> out = row_of(out_, b).token_range(0, count);
+      const head_view<const T> q = q_.batch_range(b, 1).token_range(0, count);
+      const head_view<T> out = out_.batch_range(b, 1).token_range(0, count);
       const std::span<const std::int64_t> positions = newest(cache_, b, count);
       if (counts_by_rank(cache_))
         attend_by_rank(b, q, out, positions);
@@ -129,7 +130,8 @@ class cached_call {
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = count_of(b, q_.tokens, counts_);
-      checked_attention(row_of(q_, b), cache_.keys(b), cache_.values(b), row_of(out_, b), plain);
+      checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
+                        plain);
       check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
@@ -149,7 +151,7 @@ class cached_call {
           for (const std::int64_t position : cache_.positions(b))
             if (position != ring_cache<C>::no_position) read.include(position);
       }
-      check_rotation<Layout>("attention", row_of(q_, b), *table_, known_range{read});
+      check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
     }
   }
 

@@ -7,6 +7,7 @@
 #include <utility>  // std::move
 #include <vector>
 
+#include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/storage.hpp>

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
+#include <rope/base/channels.hpp>
 #include <rope/base/simd/channels_16_bit.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // in_register

@@ -13,7 +13,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
-#include <rope/frequencies/frequencies.hpp>  // is_finite
+#include <rope/frequencies/frequencies.hpp>
 
 /// Everything that can be wrong with the numbers a table is made from.
 
