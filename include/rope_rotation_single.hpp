@@ -3241,6 +3241,14 @@ struct table_view {
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// What the entries of a table come from.
+enum class table_source {
+  positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
+  float_angles,  ///< a range of positions, by angles in float
+  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
+};
+
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
@@ -3317,7 +3325,7 @@ class frequency_table {
                           detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
-    table.by_position_ = false;
+    table.source_ = table_source::float_angles;
     for (Index r = 0; r < table.rows(); ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
@@ -3356,11 +3364,8 @@ class frequency_table {
   /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
   /// of positions does not count, but that of given entries does.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
-  /// coordinates and given entries.
-  bool is_exact_range() const { return by_position_; }
-  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
-  bool is_given() const { return given_; }
+  /// What the entries come from.
+  table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -3378,8 +3383,8 @@ class frequency_table {
     return {entries_.data(),
             pairs(),
             first_,
-            given_,
-            given_ || detail::equal(attention_factor(), 1.0),
+            source_ == table_source::entries,
+            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
@@ -3410,7 +3415,7 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
-    by_position_ = false;
+    source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows()), 0);
@@ -3445,7 +3450,7 @@ class frequency_table {
   frequencies frequencies_;
   std::int64_t first_;
   std::uint64_t fingerprint_;
-  bool by_position_ = true, given_ = false;
+  table_source source_ = table_source::positions;
   owned_array<double> coordinates_;
   owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
@@ -3583,7 +3588,7 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
 /// Given entries do not say which frequencies and positions they come from.
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
-  if (table.is_given())
+  if (table.source() == table_source::entries)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the table must be made from frequencies, got one of given entries: use "
@@ -5893,8 +5898,7 @@ struct given_entries {
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
-    table.given_ = true;
-    table.by_position_ = false;
+    table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
     table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
     const Index pairs = origin.pairs();

@@ -4355,6 +4355,14 @@ owned_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deriv
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// What the entries of a table come from.
+enum class table_source {
+  positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
+  float_angles,  ///< a range of positions, by angles in float
+  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
+};
+
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
@@ -4431,7 +4439,7 @@ class frequency_table {
                           detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
-    table.by_position_ = false;
+    table.source_ = table_source::float_angles;
     for (Index r = 0; r < table.rows(); ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
@@ -4470,11 +4478,8 @@ class frequency_table {
   /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
   /// of positions does not count, but that of given entries does.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
-  /// coordinates and given entries.
-  bool is_exact_range() const { return by_position_; }
-  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
-  bool is_given() const { return given_; }
+  /// What the entries come from.
+  table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -4492,8 +4497,8 @@ class frequency_table {
     return {entries_.data(),
             pairs(),
             first_,
-            given_,
-            given_ || detail::equal(attention_factor(), 1.0),
+            source_ == table_source::entries,
+            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
@@ -4524,7 +4529,7 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
-    by_position_ = false;
+    source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows()), 0);
@@ -4559,7 +4564,7 @@ class frequency_table {
   frequencies frequencies_;
   std::int64_t first_;
   std::uint64_t fingerprint_;
-  bool by_position_ = true, given_ = false;
+  table_source source_ = table_source::positions;
   owned_array<double> coordinates_;
   owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range
@@ -9705,7 +9710,7 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
 /// Given entries do not say which frequencies and positions they come from.
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
-  if (table.is_given())
+  if (table.source() == table_source::entries)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the table must be made from frequencies, got one of given entries: use "
@@ -11079,7 +11084,7 @@ std::vector<phase> steps_of(const frequency_table<S>& table) {
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
 key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& table) {
-  if (!table.is_exact_range())
+  if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
@@ -11097,13 +11102,13 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
   if (from.pairs() != to.pairs())
     ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
                                               from.pairs(), " and ", to.pairs()));
-  if (!from.is_exact_range() || !to.is_exact_range())
+  if (from.source() != table_source::positions || to.source() != table_source::positions)
     ROPE_THROW(
         std::invalid_argument,
         message(function,
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
                 "but is not in the ",
-                from.is_exact_range() ? "second" : "first"));
+                from.source() == table_source::positions ? "second" : "first"));
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
@@ -13821,24 +13826,30 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
       2);
 }
 
-/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
+/// How the bands of timm_pixel_frequencies are spread over the frequencies.
+enum class pixel_bands { octaves, evenly_spaced };
+
+/// timm in pixels, and EVA: bands for coordinates of [-1, 1].
 ///
-///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
-///     linear: frequencies::pixel(head_dim / 2, max_freq)
+///     octaves:        inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,
+///                     height first
+///     evenly_spaced:  frequencies::pixel(head_dim / 2, max_freq)
 ///
 /// The tables of timm itself are [sin, cos], in this order, with each entry twice.
 ///
 /// \param max_freq  `max_res` of timm, at least 2
 ///
 /// Throws:  std::invalid_argument
-/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
-inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
+/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`; octaves are its
+///          `linear_bands=False`
+inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
+                                          pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
   if (!detail::is_finite(max_freq) || max_freq < 2)
     ROPE_THROW(
         std::invalid_argument,
         detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
-  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
+  if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
   owned_array<double, 1> inv_freq(bands);
@@ -17623,8 +17634,7 @@ struct given_entries {
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
-    table.given_ = true;
-    table.by_position_ = false;
+    table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
     table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
     const Index pairs = origin.pairs();

@@ -134,7 +134,7 @@ TEST_CASE("mixed frequencies are a schedule along crossed directions", "[vision_
 // Golden: timm, `pixel_freq_bands` for head_dim 16 and max_res 224, with seven digits.
 TEST_CASE("timm", "[vision_axes]") {
   const frequencies octaves = rope::timm_pixel_frequencies(16),
-                    linear = rope::timm_pixel_frequencies(16, 224, true);
+                    linear = rope::timm_pixel_frequencies(16, 224, rope::pixel_bands::evenly_spaced);
   CHECK(agrees_with(octaves.inv_freq().col(0).head(4), {3.141593, 15.14337, 72.99535, 351.8584}, 7));
   CHECK(agrees_with(linear.inv_freq().col(0).head(4), {3.141593, 119.3805, 235.6194, 351.8584}, 7));
   for (const frequencies& f : {octaves, linear}) {

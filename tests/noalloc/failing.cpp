@@ -41,7 +41,7 @@ void check_assignment(const T& to, const T& from, const Same& same) {
 /// What a table tells of itself, and every entry.
 bool same_table(const rope::frequency_table<float>& a, const rope::frequency_table<float>& b) {
   if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.first() != b.first() ||
-      a.fingerprint() != b.fingerprint() || a.is_given() != b.is_given() ||
+      a.fingerprint() != b.fingerprint() || a.source() != b.source() ||
       a.coordinates().rows() != b.coordinates().rows() || a.inv_freq().rows() != b.inv_freq().rows())
     return false;
   for (std::int64_t p = a.first(); p < a.last(); ++p)

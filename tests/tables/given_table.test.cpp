@@ -417,8 +417,7 @@ TEST_CASE("a row of given entries is the identity only if it says so", "[given_t
 TEST_CASE("a given table is told apart, and a cache cannot rebase it", "[given_table]") {
   const matrix angles = random_angles(6, 4, -4, 4);
   const auto table = table_of_angles(angles, table_form::half_width);
-  CHECK(table.is_given());
-  CHECK(!table.is_exact_range());
+  CHECK(table.source() == table_source::entries);
   matrix other = angles;
   other(5, 3) += 1e-3;
   CHECK(table.fingerprint() == table_of_angles(angles, table_form::half_width).fingerprint());
@@ -426,7 +425,7 @@ TEST_CASE("a given table is told apart, and a cache cannot rebase it", "[given_t
   CHECK(table.fingerprint() != table_of_angles(angles, table_form::half_width, 1).fingerprint());
 
   const frequency_table ranged(frequencies(8), 6);
-  CHECK(!ranged.is_given());
+  CHECK(ranged.source() == table_source::positions);
   kv_cache<float> cache(1, 6, 1, 8);
   const std::vector<float> k = testing::random_channels<float>(2 * 8, testing::seed());
   cache.append<half_split>(thd(k.data(), 2, 1, 8), thd(k.data(), 2, 1, 8), table);

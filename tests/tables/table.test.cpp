@@ -526,12 +526,14 @@ TEST_CASE("the coordinates of a table are part of its fingerprint", "[table]") {
   CHECK(of(coordinates) != of(coordinates.topRows(1)));
 }
 
-TEST_CASE("only a range of exact angles follows the position exactly", "[table]") {
+TEST_CASE("a table tells what its entries come from", "[table]") {
   const frequencies schedule(8);
-  CHECK(frequency_table<float>(schedule, 4).is_exact_range());
-  CHECK(frequency_table<float>(schedule, -4, 4).is_exact_range());
-  CHECK_FALSE(frequency_table<float>::with_float_angles(schedule, 0, 4).is_exact_range());
-  CHECK_FALSE(frequency_table<float>(schedule, Eigen::ArrayXd::LinSpaced(4, 0, 3)).is_exact_range());
+  using rope::table_source;
+  CHECK(frequency_table<float>(schedule, 4).source() == table_source::positions);
+  CHECK(frequency_table<float>(schedule, -4, 4).source() == table_source::positions);
+  CHECK(frequency_table<float>::with_float_angles(schedule, 0, 4).source() == table_source::float_angles);
+  CHECK(frequency_table<float>(schedule, Eigen::ArrayXd::LinSpaced(4, 0, 3)).source() ==
+        table_source::coordinates);
 }
 
 // Every inv_freq times a power of two: the difference is in the exponents alone, as with linear scaling by 2,

@@ -164,24 +164,30 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
       2);
 }
 
-/// timm in pixels, and EVA: bands for coordinates of [-1, 1], by octaves or, with `linear`, evenly spaced.
+/// How the bands of timm_pixel_frequencies are spread over the frequencies.
+enum class pixel_bands { octaves, evenly_spaced };
+
+/// timm in pixels, and EVA: bands for coordinates of [-1, 1].
 ///
-///     inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,  height first
-///     linear: frequencies::pixel(head_dim / 2, max_freq)
+///     octaves:        inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,
+///                     height first
+///     evenly_spaced:  frequencies::pixel(head_dim / 2, max_freq)
 ///
 /// The tables of timm itself are [sin, cos], in this order, with each entry twice.
 ///
 /// \param max_freq  `max_res` of timm, at least 2
 ///
 /// Throws:  std::invalid_argument
-/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`
-inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224, bool linear = false) {
+/// Source:  huggingface/pytorch-image-models, RotaryEmbeddingCat, `pixel_freq_bands`; octaves are its
+///          `linear_bands=False`
+inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
+                                          pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
   if (!detail::is_finite(max_freq) || max_freq < 2)
     ROPE_THROW(
         std::invalid_argument,
         detail::message("timm_pixel_frequencies: max_freq must be finite and at least 2, got ", max_freq));
-  if (linear) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
+  if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
   owned_array<double, 1> inv_freq(bands);

@@ -30,6 +30,14 @@
 namespace rope {
 inline namespace ROPE_ABI {
 
+/// What the entries of a table come from.
+enum class table_source {
+  positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
+  float_angles,  ///< a range of positions, by angles in float
+  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
+};
+
 /// One row of cos and sin [pairs] per position: computed once, read by every layer and every head.
 ///
 ///     cos(p)[i] = m cos(angle_i(p)),  sin(p)[i] = m sin(angle_i(p)),  m = attention_factor
@@ -106,7 +114,7 @@ class frequency_table {
                           detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
-    table.by_position_ = false;
+    table.source_ = table_source::float_angles;
     for (Index r = 0; r < table.rows(); ++r) {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
@@ -145,11 +153,8 @@ class frequency_table {
   /// inv_freq, attention_factor, the way angles are made, and the coordinates or entries if given; the range
   /// of positions does not count, but that of given entries does.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Whether the angle of pair i at position p is exactly p * inv_freq(i): true but for float angles,
-  /// coordinates and given entries.
-  bool is_exact_range() const { return by_position_; }
-  /// Whether the entries were given (given_table.hpp), so that cos^2 + sin^2 may differ from pair to pair.
-  bool is_given() const { return given_; }
+  /// What the entries come from.
+  table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -167,8 +172,8 @@ class frequency_table {
     return {entries_.data(),
             pairs(),
             first_,
-            given_,
-            given_ || detail::equal(attention_factor(), 1.0),
+            source_ == table_source::entries,
+            source_ == table_source::entries || detail::equal(attention_factor(), 1.0),
             at_origin_.empty() ? nullptr : at_origin_.data()};
   }
 
@@ -199,7 +204,7 @@ class frequency_table {
       : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
-    by_position_ = false;
+    source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
     at_origin_.assign(static_cast<std::size_t>(rows()), 0);
@@ -234,7 +239,7 @@ class frequency_table {
   frequencies frequencies_;
   std::int64_t first_;
   std::uint64_t fingerprint_;
-  bool by_position_ = true, given_ = false;
+  table_source source_ = table_source::positions;
   owned_array<double> coordinates_;
   owned_array<S> entries_;                // [2 pairs, rows]: column r is cos, then sin, of row r
   std::vector<unsigned char> at_origin_;  // per row of coordinates or given entries; empty for a range

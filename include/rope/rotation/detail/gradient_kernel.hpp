@@ -71,7 +71,7 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
 /// Given entries do not say which frequencies and positions they come from.
 template <class S>
 void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
-  if (table.is_given())
+  if (table.source() == table_source::entries)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the table must be made from frequencies, got one of given entries: use "

@@ -70,7 +70,7 @@ std::vector<phase> steps_of(const frequency_table<S>& table) {
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
 key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& table) {
-  if (!table.is_exact_range())
+  if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
@@ -88,13 +88,13 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
   if (from.pairs() != to.pairs())
     ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
                                               from.pairs(), " and ", to.pairs()));
-  if (!from.is_exact_range() || !to.is_exact_range())
+  if (from.source() != table_source::positions || to.source() != table_source::positions)
     ROPE_THROW(
         std::invalid_argument,
         message(function,
                 ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
                 "but is not in the ",
-                from.is_exact_range() ? "second" : "first"));
+                from.source() == table_source::positions ? "second" : "first"));
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];

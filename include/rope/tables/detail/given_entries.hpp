@@ -51,8 +51,7 @@ struct given_entries {
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
-    table.given_ = true;
-    table.by_position_ = false;
+    table.source_ = table_source::entries;
     table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
     table.at_origin_.assign(static_cast<std::size_t>(rows), 1);
     const Index pairs = origin.pairs();
