@@ -189,20 +189,17 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <utility>  // std::pair
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+#define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cmath>
-#include <cstddef>
-#include <limits>
+#include <algorithm>  // std::min, std::max, std::minmax_element
+#include <cstdint>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
-#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+#define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 
-#include <algorithm>  // std::copy
-#include <cmath>
+#include <algorithm>  // std::min, std::max, std::fill
 #include <cstdint>
 #include <type_traits>
 
@@ -1392,6 +1389,263 @@ class visibility {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DROPOUT_HPP
+#define ROPE_ATTENTION_DROPOUT_HPP
+
+#include <cstdint>
+
+
+/// Which attention probabilities a training step drops.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
+/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
+/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
+/// they drop the same entries; so do segments of one row, whose positions start again.
+///
+///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
+///
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+///
+/// Accuracy:  an entry is dropped with the given probability to within 2^-32
+/// Cost:      two 64-bit products per entry
+/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
+///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
+///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
+class dropout_mask {
+ public:
+  /// \param probability  of dropping an entry, in [0, 1)
+  constexpr dropout_mask(double probability, std::uint64_t seed)
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+
+  /// The mask along the keys of one query.
+  class row {
+   public:
+    constexpr bool keeps(std::int64_t key_position) const {
+      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+    }
+
+   private:
+    friend class dropout_mask;
+    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
+    std::uint64_t state_, threshold_;
+  };
+
+  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
+    const std::uint64_t where = finalise(
+        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
+    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+  }
+
+  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
+                       std::int64_t key_position) const {
+    return row_of(batch_row, query_head, query_position).keeps(key_position);
+  }
+
+ private:
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
+
+  static constexpr std::uint64_t finalise(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+  }
+
+  std::uint64_t threshold_;
+  std::uint64_t seed_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DROPOUT_HPP
+
+/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Keys [first, last) of a tile.
+struct tile_range {
+  Index first, last;
+  bool empty() const { return first >= last; }
+};
+
+/// The packets of `lanes` keys that a range touches.
+template <Index lanes>
+tile_range packets_of(tile_range range) {
+  return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
+}
+
+/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
+/// this part may be hidden.
+struct row_in_tile {
+  tile_range range;
+  bool has_holes;
+};
+
+inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
+  const auto clip = [&](Index first, Index last) {
+    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
+  };
+  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
+  if (low.empty() && high.empty()) return {{0, 0}, false};
+  if (low.empty()) return {high, by_key};
+  if (high.empty()) return {low, by_key};
+  return {{low.first, high.last}, true};
+}
+
+/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
+template <class A>
+using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+
+/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
+/// loops, because only one of neighbours is one of vectors.
+template <class X, class Body>
+void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
+  if (step == 1)
+    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
+  else
+    for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
+}
+
+/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+template <class Body>
+void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
+                      const Body& body) {
+  const attention_options& options = rules.options();
+  const auto mask =
+      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
+  if (rules.in_order()) {
+    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
+    for (Index j = range.first; j < range.last; ++j)
+      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+  } else {
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+  }
+}
+
+/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
+/// first one that it sees, or the end of the range.
+template <class Mark>
+Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
+                 tile_range range, Mark* hidden) {
+  std::fill(hidden + range.first, hidden + range.last, Mark{0});
+  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
+  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
+  if (!rules.in_order()) {
+    const position_rule admits = rules.rule_of(rules.query_position(b, i));
+    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
+    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
+  }
+  if (const auto& mask = rules.options().mask)
+    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
+                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
+  if (const auto& bias = rules.options().bias)
+    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
+                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
+  Index first = range.first;
+  while (first < range.last && hidden[first]) ++first;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+
+/// Which keys a block of queries sees, and in which tiles they are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The keys of query tokens [first, first + tokens) of row b.
+class block_keys {
+ public:
+  /// \param of_token  [tokens], receives the keys of each; outlives this
+  block_keys(const visibility& rules, Index b, Index first, Index tokens, key_set* of_token)
+      : rules_(rules),
+        b_(b),
+        tokens_(tokens),
+        of_token_(of_token),
+        begin_(rules.shape().keys),
+        gap_end_(rules.shape().keys) {
+    for (Index t = 0; t < tokens; ++t) {
+      const key_set keys = of_token[t] = rules.keys_of(b, first + t);
+      if (keys.empty()) continue;
+      positions_.include(rules.query_position(b, first + t));
+      begin_ = (std::min)(begin_, keys.hull_begin());
+      end_ = (std::max)(end_, keys.hull_end());
+      gap_begin_ = (std::max)(gap_begin_, keys.gap_begin);
+      gap_end_ = (std::min)(gap_end_, keys.gap_end);
+    }
+  }
+
+  /// All that any query may see lies in [begin, end).
+  Index begin() const { return begin_; }
+  Index end() const { return end_; }
+
+  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one; the last tile ends
+  /// with the keys. Tiles begin at multiples of their size, so that how queries are cut into blocks never
+  /// shows.
+  void for_each_tile(Index size, const auto& tile) const {
+    for (Index n = begin_ / size; n * size < end_; ++n) {
+      // Nothing is seen between the sinks and the window.
+      if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
+      const Index count = (std::min)(size, end_ - n * size);
+      if (any_sees(n * size, count)) tile(n * size, count);
+    }
+  }
+
+ private:
+  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
+  bool any_sees(Index begin, Index count) const {
+    bool met = false;
+    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(of_token_[t], begin, count, false).range.empty();
+    if (!met || rules_.in_order()) return met;
+    const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
+    const auto [low, high] = std::minmax_element(keys, keys + count);
+    return rules_.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
+  }
+
+  const visibility& rules_;
+  Index b_, tokens_;
+  const key_set* of_token_;
+  Index begin_, end_ = 0;
+  Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
+  position_range positions_;       // of queries that may see a key
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_ROWS_HPP
+#define ROPE_ATTENTION_DETAIL_ROWS_HPP
+
+#include <algorithm>  // std::copy
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_CHANNELS_HPP
 #define ROPE_BASE_CHANNELS_HPP
@@ -4961,177 +5215,84 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Ind
 #include <cstdint>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
-#define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+#ifndef ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
+#define ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ATTENTION_DROPOUT_HPP
-#define ROPE_ATTENTION_DROPOUT_HPP
-
-#include <cstdint>
+#include <algorithm>  // std::min, std::max
+#include <cstddef>
 
 
-/// Which attention probabilities a training step drops.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
-/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
-/// they drop the same entries; so do segments of one row, whose positions start again.
-///
-///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
-///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
-///
-/// Accuracy:  an entry is dropped with the given probability to within 2^-32
-/// Cost:      two 64-bit products per entry
-/// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number
-///            generators, doi:10.1145/2660193.2660195 (the finaliser, constants of D. Stafford's variant 13);
-///            Salmon et al. 2011, doi:10.1145/2063384.2063405 (random numbers from counters)
-class dropout_mask {
- public:
-  /// \param probability  of dropping an entry, in [0, 1)
-  constexpr dropout_mask(double probability, std::uint64_t seed)
-      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
-
-  /// The mask along the keys of one query.
-  class row {
-   public:
-    constexpr bool keeps(std::int64_t key_position) const {
-      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
-    }
-
-   private:
-    friend class dropout_mask;
-    constexpr row(std::uint64_t state, std::uint64_t threshold) : state_(state), threshold_(threshold) {}
-    std::uint64_t state_, threshold_;
-  };
-
-  constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
-    const std::uint64_t where = finalise(
-        seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
-    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
-  }
-
-  constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
-                       std::int64_t key_position) const {
-    return row_of(batch_row, query_head, query_position).keeps(key_position);
-  }
-
- private:
-  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
-
-  static constexpr std::uint64_t finalise(std::uint64_t word) {
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return word ^ (word >> 31);
-  }
-
-  std::uint64_t threshold_;
-  std::uint64_t seed_;
-};
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ATTENTION_DROPOUT_HPP
-
-/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+/// Where the rows of a strip of queries meet a tile of keys, forwards and backwards.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Keys [first, last) of a tile.
-struct tile_range {
-  Index first, last;
-  bool empty() const { return first >= last; }
+/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
+struct strip_rows {
+  Index batch_row, first_token, first_head, group, first_row, count;
+
+  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
+  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
-/// this part may be hidden.
-struct row_in_tile {
-  tile_range range;
-  bool has_holes;
+/// A strip of at most `most_rows` queries, and keys [begin, begin + count) of their row.
+template <Index most_rows>
+struct strip_in_tile {
+  const visibility& rules;
+  strip_rows rows;
+  const key_set* keys;
+  Index begin;
+  tile_range hull = {0, 0};  // keys of the tile that any row may see
+  row_in_tile met[std::size_t(most_rows)];
+
+  /// \param keys_of_tokens  per token of the block that the strip is in, from its first token on
+  strip_in_tile(const visibility& of, const strip_rows& strip, const key_set* keys_of_tokens, Index first,
+                Index count)
+      : rules(of), rows(strip), keys(keys_of_tokens), begin(first) {
+    const bool by_key = rules.by_key();
+    for (Index r = 0; r < rows.count; ++r) {
+      met[r] = r > 0 && rows.token_of(r) == rows.token_of(r - 1) ? met[r - 1]
+                                                                 : meet(keys_of(r), begin, count, by_key);
+      if (met[r].range.empty()) continue;
+      hull = hull.empty() ? met[r].range
+                          : tile_range{(std::min)(hull.first, met[r].range.first),
+                                       (std::max)(hull.last, met[r].range.last)};
+    }
+  }
+
+  const key_set& keys_of(Index r) const { return keys[rows.token_of(r) - rows.first_token]; }
+
+  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
+  /// end of that part.
+  template <class Mark>
+  Index mark_hidden(Index r, Mark* hidden) const {
+    return find_holes(rules, keys_of(r), rows.batch_row, rows.head_of(r), rows.token_of(r), begin,
+                      met[r].range, hidden);
+  }
+
+  /// The entries of the bias of row r, from that of key 0 on.
+  const float* bias_of(Index r) const {
+    return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
+  }
+
+  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
+  void for_each_bias(Index r, const auto& body) const {
+    if (const auto& bias = rules.options().bias)
+      for_each_entry(bias_of(r), bias.key_step(), begin, met[r].range, body);
+  }
+
+  /// Calls body(j, kept) for the keys of the part of row r.
+  void for_each_kept(Index r, const auto& body) const {
+    for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, met[r].range, body);
+  }
 };
-
-inline row_in_tile meet(const key_set& keys, Index begin, Index count, bool by_key) {
-  const auto clip = [&](Index first, Index last) {
-    return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
-  };
-  const tile_range low = clip(keys.begin, keys.gap_begin), high = clip(keys.gap_end, keys.end);
-  if (low.empty() && high.empty()) return {{0, 0}, false};
-  if (low.empty()) return {high, by_key};
-  if (high.empty()) return {low, by_key};
-  return {{low.first, high.last}, true};
-}
-
-/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
-template <class A>
-using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-
-/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
-/// loops, because only one of neighbours is one of vectors.
-template <class X, class Body>
-void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
-  if (step == 1)
-    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
-  else
-    for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
-}
-
-/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
-template <class Body>
-void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
-                      const Body& body) {
-  const attention_options& options = rules.options();
-  const auto mask =
-      dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
-  if (rules.in_order()) {
-    const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for (Index j = range.first; j < range.last; ++j)
-      body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
-  } else {
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
-  }
-}
-
-/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
-/// first one that it sees, or the end of the range.
-template <class Mark>
-Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
-                 tile_range range, Mark* hidden) {
-  std::fill(hidden + range.first, hidden + range.last, Mark{0});
-  const Index gap = (std::min)((std::max)(range.first, keys.gap_begin - begin), range.last);
-  std::fill(hidden + gap, hidden + (std::max)(gap, (std::min)(range.last, keys.gap_end - begin)), Mark{1});
-  if (!rules.in_order()) {
-    const position_rule admits = rules.rule_of(rules.query_position(b, i));
-    const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
-  }
-  if (const auto& mask = rules.options().mask)
-    for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
-                   [&](Index j, bool visible) { hidden[j] |= Mark{!visible}; });
-  if (const auto& bias = rules.options().bias)
-    for_each_entry(bias.at(b, h, i), bias.key_step(), begin, range,
-                   [&](Index j, float added) { hidden[j] |= Mark{visibility::hides(added)}; });
-  Index first = range.first;
-  while (first < range.last && hidden[first]) ++first;
-  return first;
-}
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_EXP2_HPP
 #define ROPE_BASE_SIMD_EXP2_HPP
@@ -5404,14 +5565,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
-};
-
 /// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
 /// no key has been seen.
 template <class A>
@@ -5458,26 +5611,17 @@ class tile_softmax {
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
-  /// \param keys  per token of the block that the strip is in, from rows.first_token on
+  /// \param keys  per token of the block that the strip is in, from strip.first_token on
   tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
                Index count)
-      : rules_(rules), strip_(strip), keys_(keys), begin_(begin) {
-    const bool by_key = rules.by_key();
-    for (Index r = 0; r < strip.count; ++r) {
-      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1) ? met_[r - 1]
-                                                                    : meet(keys_of(r), begin, count, by_key);
-      if (met_[r].range.empty()) continue;
-      hull_ = hull_.empty() ? met_[r].range
-                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
-                                         (std::max)(hull_.last, met_[r].range.last)};
-    }
+      : strip_(rules, strip, keys, begin, count) {
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met_[r].has_holes || met_[r].range.first != hull_.first ||
-               met_[r].range.last != hull_.last;
+      hides_ = hides_ || met(r).has_holes || met(r).range.first != hull().first ||
+               met(r).range.last != hull().last;
   }
 
   /// Keys of the tile that any row sees.
-  const tile_range& hull() const { return hull_; }
+  const tile_range& hull() const { return strip_.hull; }
   /// Whether a row does not see some key of the hull.
   bool hides() const { return hides_; }
 
@@ -5486,11 +5630,11 @@ class tile_softmax {
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
-    for (Index r = 0; r < strip_.count; ++r) {
+    for (Index r = 0; r < strip_.rows.count; ++r) {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of(r);
+      const tile_range whole = packets_of<L>(met(r).range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -5500,7 +5644,7 @@ class tile_softmax {
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
     for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
-    for (Index r = 0; r < strip_.count; ++r) {
+    for (Index r = 0; r < strip_.rows.count; ++r) {
       state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
       state.maximum[r] = maximum[r];
     }
@@ -5512,12 +5656,12 @@ class tile_softmax {
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = met_[r].range;
+    const tile_range range = met(r).range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (met_[r].has_holes && hidden_[r][j]) continue;
+        if (met(r).has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -5530,40 +5674,28 @@ class tile_softmax {
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
 
-  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
-
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees.
-  Index mark_hidden(Index r) {
-    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
-                      met_[r].range, hidden_[r]);
-  }
-
-  /// The packets that the row's part of the tile touches.
-  tile_range packets_of(Index r) const {
-    return {met_[r].range.first / L * L, (met_[r].range.last + L - 1) / L * L};
-  }
+  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const attention_options& options() const { return strip_.rules.options(); }
 
   /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = met_[r].range, whole = packets_of(r);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
-    if (rules_.options().softcap > 0) {
+    if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
     A seen = row[range.first];
-    if (met_[r].has_holes) {
-      const Index first = mark_hidden(r);
+    if (met(r).has_holes) {
+      const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
-        met_[r].range = {0, 0};
+        strip_.met[r].range = {0, 0};
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
-      if (const auto& bias = rules_.options().bias)
-        for_each_entry(bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)), bias.key_step(),
-                       begin_, range, [&](Index j, float added) {
-                         row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
-                       });
+      strip_.for_each_bias(r, [&](Index j, float added) {
+        row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+      });
       seen = row[first];
       for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
     }
@@ -5580,9 +5712,9 @@ class tile_softmax {
 
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = met_[r].range, whole = packets_of(r);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
-      std::fill(row + hull_.first, row + hull_.last, A(0));
+      std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
     }
     const P largest = fill<P>(maximum);
@@ -5592,32 +5724,23 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
+    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (met_[r].has_holes)
+      if (met(r).has_holes)
         for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
     }
-    if (hull_.first < whole.first) std::fill(row + hull_.first, row + whole.first, A(0));
-    if (hull_.last > whole.last) std::fill(row + whole.last, row + hull_.last, A(0));
-    if (rules_.options().dropout > 0) drop(r, row);
+    if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
+    if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
+    if (options().dropout > 0)
+      strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
     return sum_of_lanes(sum);
   }
 
-  void drop(Index r, A* row) const {
-    for_each_dropout(rules_, strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_, met_[r].range,
-                     [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
-  }
-
-  const visibility& rules_;
-  strip_rows strip_;
-  const key_set* keys_;
-  Index begin_;
-  tile_range hull_ = {0, 0};
+  strip_in_tile<rows> strip_;
   bool hides_ = false;
-  row_in_tile met_[std::size_t(rows)];
   A shrink_[std::size_t(padded_rows)];
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
@@ -6018,15 +6141,9 @@ class decode_split {
   }
 
   void run() {
-    Index begin = (split_ + 1) * results_.split, end = 0;
-    for (Index t = 0; t < call_.q.tokens; ++t) {
-      const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
-      if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-    }
-    begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
-    end = (std::min)(end, (split_ + 1) * results_.split);
+    const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
+    const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
+                end = (std::min)(keys.end(), (split_ + 1) * results_.split);
     const Index heads = call_.k.heads;
     for (Index kv = 0; kv < heads; ++kv) start(kv);
     if (begin >= end) return;
@@ -6079,7 +6196,7 @@ class decode_split {
   void load_queries(Index kv) {
     const Index group = call_.group(), depth = call_.q.head_dim;
     for (Index t = 0; t < call_.q.tokens; ++t)
-      if (call_.rules.blind(b_, t))
+      if (visible_[t].empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
         read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
@@ -6088,7 +6205,8 @@ class decode_split {
 
   /// \param after  what is read after this tile
   void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
-    const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
+    const tile_range hull =
+        strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
     if (hull.empty()) return;
     for (Index j = hull.first; j < hull.last; j += turn_) {
       const bool last = j + turn_ >= hull.last;
@@ -6297,23 +6415,14 @@ class prefill_block {
         m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
 
   void run() {
+    const block_keys keys(call_.rules, b_, first_, tokens_, m_.visible);
     pack_queries();
-    Index begin = call_.k.tokens, end = 0;
-    for (Index t = 0; t < tokens_; ++t) {
-      const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
-      if (keys.empty()) continue;
-      positions_.include(call_.rules.query_position(b_, first_ + t));
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-    }
-    // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
-    Index run = begin / run_of_keys;
-    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile) {
-      if (!any_sees(tile, (std::min)(shape::tile, end - tile))) continue;
-      if (tile / run_of_keys != run) end_run();
-      run = tile / run_of_keys;
-      attend_tile(tile, (std::min)(shape::tile, end - tile));
-    }
+    Index run = keys.begin() / run_of_keys;
+    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      attend_tile(begin, count);
+    });
     if (has_total_) {
       end_run();
       std::swap(m_.sums, m_.total_sums);
@@ -6363,7 +6472,7 @@ class prefill_block {
   void pack_queries() {
     const Index group = call_.group(), rows = tokens_ * group;
     for (Index t = 0; t < tokens_; ++t)
-      if (!call_.rules.blind(b_, first_ + t))
+      if (!m_.visible[t].empty())
         read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
           const Index row = t * group + g;
           return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
@@ -6378,15 +6487,6 @@ class prefill_block {
   void clear_query(Index row) {
     A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
     for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
-  }
-
-  bool any_sees(Index begin, Index count) const {
-    bool met = false;
-    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(m_.visible[t], begin, count, false).range.empty();
-    if (!met || call_.rules.in_order()) return met;
-    const std::int64_t* keys = call_.rules.listed_key_positions(b_) + begin;
-    const auto [low, high] = std::minmax_element(keys, keys + count);
-    return call_.rules.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
   }
 
   void pack_tile(Index begin, Index count) {
@@ -6464,7 +6564,6 @@ class prefill_block {
   Index b_, kv_, first_, tokens_;
   score_factors factors_;
   prefill_scratch<T> m_;
-  position_range positions_;  // of queries that see a key
   bool has_total_ = false;
 };
 
@@ -7539,10 +7638,9 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill
+#include <algorithm>  // std::min, std::fill
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 
 
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
@@ -7564,8 +7662,8 @@ struct attention_gradient_rows {
   Index b, kv, first, tokens, group;
   score_factors factors;
   attention_gradient_scratch<T> m;
-  position_range positions;  // of queries that may see a key
-  bool finite = true;        // queries and gradients with respect to outputs
+  block_keys keys;
+  bool finite = true;  // queries and gradients with respect to outputs
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -7577,7 +7675,8 @@ struct attention_gradient_rows {
         tokens(token_count),
         group(of.group()),
         factors(rule),
-        m(token_count, of.group(), of.k.head_dim, of.v.head_dim) {
+        m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
+        keys(rule, row, first_token, token_count, m.visible) {
     pack_queries();
     find_softmax();
   }
@@ -7593,25 +7692,8 @@ struct attention_gradient_rows {
   /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
   Index panel_stride() const { return m.rows * shape::width; }
 
-  /// Calls tile(n, count) for every tile n in which a query may see one of its first `count` keys, which are
-  /// all that any query of the block may see. Tiles begin at multiples of their size, so that blocks agree.
-  void for_each_tile(const auto& tile) const {
-    Index begin = tape.k.tokens, end = 0, gap_begin = 0, gap_end = tape.k.tokens;
-    for (Index t = 0; t < tokens; ++t) {
-      const key_set& keys = m.visible[t];
-      if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-      gap_begin = (std::max)(gap_begin, keys.gap_begin);
-      gap_end = (std::min)(gap_end, keys.gap_end);
-    }
-    for (Index n = begin / shape::tile; n * shape::tile < end; ++n) {
-      // Nothing is seen between the sinks and the window.
-      if (n * shape::tile >= gap_begin && n * shape::tile < gap_end) n = gap_end / shape::tile;
-      const Index count = (std::min)(shape::tile, end - n * shape::tile);
-      if (any_sees(n * shape::tile, count)) tile(n, count);
-    }
-  }
+  /// Calls tile(begin, count) for every tile that the block may see a key of.
+  void for_each_tile(const auto& tile) const { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -7653,16 +7735,6 @@ struct attention_gradient_rows {
   }
 
  private:
-  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
-  bool any_sees(Index begin, Index keys) const {
-    bool met = false;
-    for (Index t = 0; t < tokens && !met; ++t) met = !meet(m.visible[t], begin, keys, false).range.empty();
-    if (!met || rules.in_order()) return met;
-    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
-    const auto [low, high] = std::minmax_element(of_keys, of_keys + keys);
-    return rules.rule_of(positions.smallest, positions.largest).meets(*low, *high);
-  }
-
   void pack_queries() {
     std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
@@ -7670,9 +7742,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      m.visible[t] = rules.keys_of(b, first + t);
       if (m.visible[t].empty()) continue;  // such a query may hold anything
-      positions.include(rules.query_position(b, first + t));
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {
@@ -7723,7 +7793,7 @@ struct attention_gradient_rows {
 
   /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
   void find_softmax_of_scores() {
-    constexpr Index run_of_tiles = 32;
+    constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
     const auto state_of = [&](Index s) {
       return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
@@ -7738,12 +7808,12 @@ struct attention_gradient_rows {
     };
     for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
     Index run = 0;
-    for_each_tile([&](Index tile, Index count) {
-      if (tile / run_of_tiles != run) end_run();
-      run = tile / run_of_tiles;
-      pack_keys(tile * shape::tile, count);
+    for_each_tile([&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      pack_keys(begin, count);
       for (Index s = 0; s < m.strips; ++s) {
-        tile_softmax<A> softmax(rules, strip(s), m.visible, tile * shape::tile, count);
+        tile_softmax<A> softmax(rules, strip(s), m.visible, begin, count);
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);
@@ -7767,7 +7837,7 @@ struct attention_gradient_rows {
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::fill
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -7803,26 +7873,16 @@ class strip_slopes {
   /// \param d_bias  laid out as the bias, or null
   strip_slopes(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
                Index count, double* d_bias)
-      : rules_(rules), strip_(strip), keys_(keys), begin_(begin), d_bias_(d_bias) {
-    for (Index r = 0; r < strip.count; ++r) {
-      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1)
-                    ? met_[r - 1]
-                    : meet(keys_of(r), begin, count, rules.by_key());
-      if (met_[r].range.empty()) continue;
-      hull_ = hull_.empty() ? met_[r].range
-                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
-                                         (std::max)(hull_.last, met_[r].range.last)};
-    }
-  }
+      : strip_(rules, strip, keys, begin, count), d_bias_(d_bias) {}
 
   /// Keys of the tile that any row may see.
-  const tile_range& hull() const { return hull_; }
+  const tile_range& hull() const { return strip_.hull; }
 
   /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
   /// \param slopes   [rows, tile], products upstream . value there
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
-      if (r >= strip_.count || !prepare(r, weights, slopes, factors))
+      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
         clear(weights, slopes, 0, tile);
       else
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
@@ -7830,25 +7890,16 @@ class strip_slopes {
 
   /// Calls pair(j) for every key of the tile that row r sees.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = met_[r].range;
+    const tile_range range = met(r).range;
     if (range.empty()) return;
-    find(r);
+    strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
       if (!hidden_[j]) pair(j);
   }
 
  private:
-  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
-
-  /// Of the packets that a range touches.
-  static tile_range packets_of(tile_range range) {
-    return {range.first / L * L, (range.last + L - 1) / L * L};
-  }
-
-  Index find(Index r) {
-    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
-                      met_[r].range, hidden_);
-  }
+  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const attention_options& options() const { return strip_.rules.options(); }
 
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
@@ -7857,12 +7908,10 @@ class strip_slopes {
 
   /// Caps and biases the scores of row r, and drops products. False where it sees none.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = met_[r].range;
-    if (range.empty() || (met_[r].has_holes && find(r) == range.last)) return false;
-    const attention_options& options = rules_.options();
-    const Index b = strip_.batch_row, h = strip_.head_of(r), i = strip_.token_of(r);
-    if (options.softcap > 0) {
-      const tile_range whole = packets_of(range);
+    const tile_range range = met(r).range;
+    if (range.empty() || (met(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last)) return false;
+    if (options().softcap > 0) {
+      const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
       for (Index j = whole.first; j < whole.last; j += L) {
         const P tangent = load<P>(bends_ + j);
@@ -7870,14 +7919,12 @@ class strip_slopes {
         store(bends_ + j, subtract(fill<P>(A(1)), multiply(tangent, tangent)));
       }
     }
-    if (options.bias)
-      for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
-                     [&](Index j, float added) {
-                       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
-                     });
-    if (options.dropout > 0) {
-      const A gain = static_cast<A>(1 / (1 - options.dropout));
-      for_each_dropout(rules_, b, h, i, begin_, range, [&](Index j, bool kept) {
+    strip_.for_each_bias(r, [&](Index j, float added) {
+      scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
+    });
+    if (options().dropout > 0) {
+      const A gain = static_cast<A>(1 / (1 - options().dropout));
+      strip_.for_each_kept(r, [&](Index j, bool kept) {
         gains_[j] = kept ? gain : A(0);
         products[j] *= gains_[j];
       });
@@ -7886,7 +7933,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met_[r].range, whole = packets_of(range);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
@@ -7898,38 +7945,32 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (met_[r].has_holes)
+    if (met(r).has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    const attention_options& options = rules_.options();
     // The softmax is of all keys, kept or not; only what multiplies values changes.
-    if (options.dropout > 0)
+    if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
-    if (options.softcap > 0)
+    if (options().softcap > 0)
       for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
   }
 
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
-    const score_view<float>& bias = rules_.options().bias;
-    const Index step = bias.key_step();
-    double* d_bias = d_bias_ + (bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)) - bias.data);
+    const score_view<float>& bias = options().bias;
+    const Index step = bias.key_step(), begin = strip_.begin;
+    double* d_bias = d_bias_ + (strip_.bias_of(r) - bias.data);
     if (step == 1)
-      for (Index j = range.first; j < range.last; ++j) d_bias[begin_ + j] += static_cast<double>(slopes[j]);
+      for (Index j = range.first; j < range.last; ++j) d_bias[begin + j] += static_cast<double>(slopes[j]);
     else
       for (Index j = range.first; j < range.last; ++j)
-        d_bias[(begin_ + j) * step] += static_cast<double>(slopes[j]);
+        d_bias[(begin + j) * step] += static_cast<double>(slopes[j]);
   }
 
-  const visibility& rules_;
-  strip_rows strip_;
-  const key_set* keys_;
-  Index begin_;
+  strip_in_tile<rows> strip_;
   double* d_bias_;
-  tile_range hull_ = {0, 0};
-  row_in_tile met_[std::size_t(rows)];
   key_mark<A> hidden_[std::size_t(tile)];  // of a row that has holes
   A bends_[std::size_t(tile)];
   A gains_[std::size_t(tile)];
@@ -8040,12 +8081,12 @@ class attention_gradient_block {
 
   /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
-    rows_.for_each_tile([&](Index tile, Index count) { add_tile(tile, count); });
+    rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
   }
 
  private:
-  void add_tile(Index tile, Index count) {
-    const Index begin = tile * shape::tile;
+  void add_tile(Index begin, Index count) {
+    const Index tile = begin / shape::tile;
     turn_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);

@@ -8,10 +8,12 @@
 #include <type_traits>
 #include <utility>  // std::pair
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
+#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
@@ -80,15 +82,9 @@ class decode_split {
   }
 
   void run() {
-    Index begin = (split_ + 1) * results_.split, end = 0;
-    for (Index t = 0; t < call_.q.tokens; ++t) {
-      const key_set keys = visible_[t] = call_.rules.keys_of(b_, t);
-      if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-    }
-    begin = (std::max)(begin / shape::tile * shape::tile, split_ * results_.split);
-    end = (std::min)(end, (split_ + 1) * results_.split);
+    const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
+    const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
+                end = (std::min)(keys.end(), (split_ + 1) * results_.split);
     const Index heads = call_.k.heads;
     for (Index kv = 0; kv < heads; ++kv) start(kv);
     if (begin >= end) return;
@@ -141,7 +137,7 @@ class decode_split {
   void load_queries(Index kv) {
     const Index group = call_.group(), depth = call_.q.head_dim;
     for (Index t = 0; t < call_.q.tokens; ++t)
-      if (call_.rules.blind(b_, t))
+      if (visible_[t].empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
         read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
@@ -150,7 +146,8 @@ class decode_split {
 
   /// \param after  what is read after this tile
   void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
-    const tile_range hull = tile_softmax<A>(call_.rules, rows_of(head), visible_, begin, count).hull();
+    const tile_range hull =
+        strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
     if (hull.empty()) return;
     for (Index j = hull.first; j < hull.last; j += turn_) {
       const bool last = j + turn_ >= hull.last;

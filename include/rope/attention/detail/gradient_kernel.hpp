@@ -54,12 +54,12 @@ class attention_gradient_block {
 
   /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
   void run() {
-    rows_.for_each_tile([&](Index tile, Index count) { add_tile(tile, count); });
+    rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
   }
 
  private:
-  void add_tile(Index tile, Index count) {
-    const Index begin = tile * shape::tile;
+  void add_tile(Index begin, Index count) {
+    const Index tile = begin / shape::tile;
     turn_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);

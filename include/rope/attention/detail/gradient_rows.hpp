@@ -2,17 +2,17 @@
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
 
-#include <algorithm>  // std::min, std::max, std::minmax_element, std::fill
+#include <algorithm>  // std::min, std::fill
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/gradient_panels.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
-#include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/output.hpp>  // begin_softmax, sink_score
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/channels.hpp>
@@ -20,7 +20,6 @@
 #include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/infinities.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>  // position_range
 #include <rope/rotation/view.hpp>
 
 /// The queries of a block in the backward pass of attention: packed once, with what is known of each before
@@ -42,8 +41,8 @@ struct attention_gradient_rows {
   Index b, kv, first, tokens, group;
   score_factors factors;
   attention_gradient_scratch<T> m;
-  position_range positions;  // of queries that may see a key
-  bool finite = true;        // queries and gradients with respect to outputs
+  block_keys keys;
+  bool finite = true;  // queries and gradients with respect to outputs
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -55,7 +54,8 @@ struct attention_gradient_rows {
         tokens(token_count),
         group(of.group()),
         factors(rule),
-        m(token_count, of.group(), of.k.head_dim, of.v.head_dim) {
+        m(token_count, of.group(), of.k.head_dim, of.v.head_dim),
+        keys(rule, row, first_token, token_count, m.visible) {
     pack_queries();
     find_softmax();
   }
@@ -71,25 +71,8 @@ struct attention_gradient_rows {
   /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
   Index panel_stride() const { return m.rows * shape::width; }
 
-  /// Calls tile(n, count) for every tile n in which a query may see one of its first `count` keys, which are
-  /// all that any query of the block may see. Tiles begin at multiples of their size, so that blocks agree.
-  void for_each_tile(const auto& tile) const {
-    Index begin = tape.k.tokens, end = 0, gap_begin = 0, gap_end = tape.k.tokens;
-    for (Index t = 0; t < tokens; ++t) {
-      const key_set& keys = m.visible[t];
-      if (keys.empty()) continue;
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-      gap_begin = (std::max)(gap_begin, keys.gap_begin);
-      gap_end = (std::min)(gap_end, keys.gap_end);
-    }
-    for (Index n = begin / shape::tile; n * shape::tile < end; ++n) {
-      // Nothing is seen between the sinks and the window.
-      if (n * shape::tile >= gap_begin && n * shape::tile < gap_end) n = gap_end / shape::tile;
-      const Index count = (std::min)(shape::tile, end - n * shape::tile);
-      if (any_sees(n * shape::tile, count)) tile(n, count);
-    }
-  }
+  /// Calls tile(begin, count) for every tile that the block may see a key of.
+  void for_each_tile(const auto& tile) const { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -131,16 +114,6 @@ struct attention_gradient_rows {
   }
 
  private:
-  /// Whether ranges of keys, and listed positions, leave a key of the tile to some query.
-  bool any_sees(Index begin, Index keys) const {
-    bool met = false;
-    for (Index t = 0; t < tokens && !met; ++t) met = !meet(m.visible[t], begin, keys, false).range.empty();
-    if (!met || rules.in_order()) return met;
-    const std::int64_t* of_keys = rules.listed_key_positions(b) + begin;
-    const auto [low, high] = std::minmax_element(of_keys, of_keys + keys);
-    return rules.rule_of(positions.smallest, positions.largest).meets(*low, *high);
-  }
-
   void pack_queries() {
     std::fill(m.queries, m.queries + m.rows * m.key_panels * shape::width, A(0));
     std::fill(m.upstream, m.upstream + m.rows * m.value_panels * shape::width, A(0));
@@ -148,9 +121,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      m.visible[t] = rules.keys_of(b, first + t);
       if (m.visible[t].empty()) continue;  // such a query may hold anything
-      positions.include(rules.query_position(b, first + t));
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {
@@ -201,7 +172,7 @@ struct attention_gradient_rows {
 
   /// In runs of tiles, which are then joined: a sum of many equal terms loses as many roundings as it has.
   void find_softmax_of_scores() {
-    constexpr Index run_of_tiles = 32;
+    constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
     const auto state_of = [&](Index s) {
       return softmax_rows<A>{m.shifts + s * shape::rows, m.factors + s * shape::rows};
@@ -216,12 +187,12 @@ struct attention_gradient_rows {
     };
     for (Index s = 0; s < m.strips; ++s) begin_softmax(rules, strip(s), state_of(s));
     Index run = 0;
-    for_each_tile([&](Index tile, Index count) {
-      if (tile / run_of_tiles != run) end_run();
-      run = tile / run_of_tiles;
-      pack_keys(tile * shape::tile, count);
+    for_each_tile([&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      pack_keys(begin, count);
       for (Index s = 0; s < m.strips; ++s) {
-        tile_softmax<A> softmax(rules, strip(s), m.visible, tile * shape::tile, count);
+        tile_softmax<A> softmax(rules, strip(s), m.visible, begin, count);
         if (softmax.hull().empty()) continue;
         multiply(m.queries, s, m.turned_keys, tape.k.head_dim, softmax.hull(), m.scores,
                  panel_shape<A>::tile);

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 #define ROPE_ATTENTION_DETAIL_GRADIENT_SLOPES_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill
+#include <algorithm>  // std::fill
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -10,7 +10,8 @@
 #include <rope/attention/detail/gradient_panels.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/softmax.hpp>  // score_factors
+#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/simd/exp2.hpp>
@@ -49,26 +50,16 @@ class strip_slopes {
   /// \param d_bias  laid out as the bias, or null
   strip_slopes(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
                Index count, double* d_bias)
-      : rules_(rules), strip_(strip), keys_(keys), begin_(begin), d_bias_(d_bias) {
-    for (Index r = 0; r < strip.count; ++r) {
-      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1)
-                    ? met_[r - 1]
-                    : meet(keys_of(r), begin, count, rules.by_key());
-      if (met_[r].range.empty()) continue;
-      hull_ = hull_.empty() ? met_[r].range
-                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
-                                         (std::max)(hull_.last, met_[r].range.last)};
-    }
-  }
+      : strip_(rules, strip, keys, begin, count), d_bias_(d_bias) {}
 
   /// Keys of the tile that any row may see.
-  const tile_range& hull() const { return hull_; }
+  const tile_range& hull() const { return strip_.hull; }
 
   /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
   /// \param slopes   [rows, tile], products upstream . value there
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
-      if (r >= strip_.count || !prepare(r, weights, slopes, factors))
+      if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
         clear(weights, slopes, 0, tile);
       else
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
@@ -76,25 +67,16 @@ class strip_slopes {
 
   /// Calls pair(j) for every key of the tile that row r sees.
   void for_each_visible(Index r, const auto& pair) {
-    const tile_range range = met_[r].range;
+    const tile_range range = met(r).range;
     if (range.empty()) return;
-    find(r);
+    strip_.mark_hidden(r, hidden_);
     for (Index j = range.first; j < range.last; ++j)
       if (!hidden_[j]) pair(j);
   }
 
  private:
-  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
-
-  /// Of the packets that a range touches.
-  static tile_range packets_of(tile_range range) {
-    return {range.first / L * L, (range.last + L - 1) / L * L};
-  }
-
-  Index find(Index r) {
-    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
-                      met_[r].range, hidden_);
-  }
+  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const attention_options& options() const { return strip_.rules.options(); }
 
   static void clear(A* weights, A* slopes, Index first, Index last) {
     std::fill(weights + first, weights + last, A(0));
@@ -103,12 +85,10 @@ class strip_slopes {
 
   /// Caps and biases the scores of row r, and drops products. False where it sees none.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
-    const tile_range range = met_[r].range;
-    if (range.empty() || (met_[r].has_holes && find(r) == range.last)) return false;
-    const attention_options& options = rules_.options();
-    const Index b = strip_.batch_row, h = strip_.head_of(r), i = strip_.token_of(r);
-    if (options.softcap > 0) {
-      const tile_range whole = packets_of(range);
+    const tile_range range = met(r).range;
+    if (range.empty() || (met(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last)) return false;
+    if (options().softcap > 0) {
+      const tile_range whole = packets_of<L>(range);
       hyperbolic_tangents(scores + whole.first, whole.last - whole.first, bends_ + whole.first);
       for (Index j = whole.first; j < whole.last; j += L) {
         const P tangent = load<P>(bends_ + j);
@@ -116,14 +96,12 @@ class strip_slopes {
         store(bends_ + j, subtract(fill<P>(A(1)), multiply(tangent, tangent)));
       }
     }
-    if (options.bias)
-      for_each_entry(options.bias.at(b, h, i), options.bias.key_step(), begin_, range,
-                     [&](Index j, float added) {
-                       scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
-                     });
-    if (options.dropout > 0) {
-      const A gain = static_cast<A>(1 / (1 - options.dropout));
-      for_each_dropout(rules_, b, h, i, begin_, range, [&](Index j, bool kept) {
+    strip_.for_each_bias(r, [&](Index j, float added) {
+      scores[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), scores[j]);
+    });
+    if (options().dropout > 0) {
+      const A gain = static_cast<A>(1 / (1 - options().dropout));
+      strip_.for_each_kept(r, [&](Index j, bool kept) {
         gains_[j] = kept ? gain : A(0);
         products[j] *= gains_[j];
       });
@@ -132,7 +110,7 @@ class strip_slopes {
   }
 
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
-    const tile_range range = met_[r].range, whole = packets_of(range);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
     // Scores that are seen may be infinite only where the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
@@ -144,38 +122,32 @@ class strip_slopes {
     }
     clear(weights, slopes, 0, range.first);
     clear(weights, slopes, range.last, tile);
-    if (met_[r].has_holes)
+    if (met(r).has_holes)
       for (Index j = range.first; j < range.last; ++j) {
         weights[j] = hidden_[j] ? A(0) : weights[j];
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    const attention_options& options = rules_.options();
     // The softmax is of all keys, kept or not; only what multiplies values changes.
-    if (options.dropout > 0)
+    if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
-    if (options.softcap > 0)
+    if (options().softcap > 0)
       for (Index j = range.first; j < range.last; ++j) slopes[j] *= bends_[j];
   }
 
   void add_to_bias(Index r, const A* slopes, tile_range range) const {
-    const score_view<float>& bias = rules_.options().bias;
-    const Index step = bias.key_step();
-    double* d_bias = d_bias_ + (bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)) - bias.data);
+    const score_view<float>& bias = options().bias;
+    const Index step = bias.key_step(), begin = strip_.begin;
+    double* d_bias = d_bias_ + (strip_.bias_of(r) - bias.data);
     if (step == 1)
-      for (Index j = range.first; j < range.last; ++j) d_bias[begin_ + j] += static_cast<double>(slopes[j]);
+      for (Index j = range.first; j < range.last; ++j) d_bias[begin + j] += static_cast<double>(slopes[j]);
     else
       for (Index j = range.first; j < range.last; ++j)
-        d_bias[(begin_ + j) * step] += static_cast<double>(slopes[j]);
+        d_bias[(begin + j) * step] += static_cast<double>(slopes[j]);
   }
 
-  const visibility& rules_;
-  strip_rows strip_;
-  const key_set* keys_;
-  Index begin_;
+  strip_in_tile<rows> strip_;
   double* d_bias_;
-  tile_range hull_ = {0, 0};
-  row_in_tile met_[std::size_t(rows)];
   key_mark<A> hidden_[std::size_t(tile)];  // of a row that has holes
   A bends_[std::size_t(tile)];
   A gains_[std::size_t(tile)];

@@ -23,6 +23,12 @@ struct tile_range {
   bool empty() const { return first >= last; }
 };
 
+/// The packets of `lanes` keys that a range touches.
+template <Index lanes>
+tile_range packets_of(tile_range range) {
+  return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
+}
+
 /// The part of a query's keys that lies in [begin, begin + count), relative to begin, and whether keys inside
 /// this part may be hidden.
 struct row_in_tile {

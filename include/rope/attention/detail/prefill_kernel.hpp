@@ -6,9 +6,11 @@
 #include <type_traits>
 #include <utility>  // std::pair, std::swap
 
+#include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
@@ -101,23 +103,14 @@ class prefill_block {
         m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
 
   void run() {
+    const block_keys keys(call_.rules, b_, first_, tokens_, m_.visible);
     pack_queries();
-    Index begin = call_.k.tokens, end = 0;
-    for (Index t = 0; t < tokens_; ++t) {
-      const key_set keys = m_.visible[t] = call_.rules.keys_of(b_, first_ + t);
-      if (keys.empty()) continue;
-      positions_.include(call_.rules.query_position(b_, first_ + t));
-      begin = (std::min)(begin, keys.hull_begin());
-      end = (std::max)(end, keys.hull_end());
-    }
-    // Tiles begin at multiples of their size, so that how queries are cut into blocks never shows.
-    Index run = begin / run_of_keys;
-    for (Index tile = begin / shape::tile * shape::tile; tile < end; tile += shape::tile) {
-      if (!any_sees(tile, (std::min)(shape::tile, end - tile))) continue;
-      if (tile / run_of_keys != run) end_run();
-      run = tile / run_of_keys;
-      attend_tile(tile, (std::min)(shape::tile, end - tile));
-    }
+    Index run = keys.begin() / run_of_keys;
+    keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
+      if (begin / run_of_keys != run) end_run();
+      run = begin / run_of_keys;
+      attend_tile(begin, count);
+    });
     if (has_total_) {
       end_run();
       std::swap(m_.sums, m_.total_sums);
@@ -167,7 +160,7 @@ class prefill_block {
   void pack_queries() {
     const Index group = call_.group(), rows = tokens_ * group;
     for (Index t = 0; t < tokens_; ++t)
-      if (!call_.rules.blind(b_, first_ + t))
+      if (!m_.visible[t].empty())
         read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
           const Index row = t * group + g;
           return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
@@ -182,15 +175,6 @@ class prefill_block {
   void clear_query(Index row) {
     A* query = m_.strip_queries(row / shape::rows) + row % shape::rows;
     for (Index d = 0; d < m_.depth; ++d) query[d * shape::rows] = A(0);
-  }
-
-  bool any_sees(Index begin, Index count) const {
-    bool met = false;
-    for (Index t = 0; t < tokens_ && !met; ++t) met = !meet(m_.visible[t], begin, count, false).range.empty();
-    if (!met || call_.rules.in_order()) return met;
-    const std::int64_t* keys = call_.rules.listed_key_positions(b_) + begin;
-    const auto [low, high] = std::minmax_element(keys, keys + count);
-    return call_.rules.rule_of(positions_.smallest, positions_.largest).meets(*low, *high);
   }
 
   void pack_tile(Index begin, Index count) {
@@ -268,7 +252,6 @@ class prefill_block {
   Index b_, kv_, first_, tokens_;
   score_factors factors_;
   prefill_scratch<T> m_;
-  position_range positions_;  // of queries that see a key
   bool has_total_ = false;
 };
 

@@ -10,6 +10,7 @@
 
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/strip_in_tile.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
@@ -33,14 +34,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// What a strip's rows have in common: rows r are heads head_of(r) of tokens token_of(r).
-struct strip_rows {
-  Index batch_row, first_token, first_head, group, first_row, count;
-
-  Index token_of(Index r) const { return first_token + (first_row + r) / group; }
-  Index head_of(Index r) const { return first_head + (first_row + r) % group; }
-};
 
 /// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
 /// no key has been seen.
@@ -88,26 +81,17 @@ class tile_softmax {
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
-  /// \param keys  per token of the block that the strip is in, from rows.first_token on
+  /// \param keys  per token of the block that the strip is in, from strip.first_token on
   tile_softmax(const visibility& rules, const strip_rows& strip, const key_set* keys, Index begin,
                Index count)
-      : rules_(rules), strip_(strip), keys_(keys), begin_(begin) {
-    const bool by_key = rules.by_key();
-    for (Index r = 0; r < strip.count; ++r) {
-      met_[r] = r > 0 && strip.token_of(r) == strip.token_of(r - 1) ? met_[r - 1]
-                                                                    : meet(keys_of(r), begin, count, by_key);
-      if (met_[r].range.empty()) continue;
-      hull_ = hull_.empty() ? met_[r].range
-                            : tile_range{(std::min)(hull_.first, met_[r].range.first),
-                                         (std::max)(hull_.last, met_[r].range.last)};
-    }
+      : strip_(rules, strip, keys, begin, count) {
     for (Index r = 0; r < strip.count; ++r)
-      hides_ = hides_ || met_[r].has_holes || met_[r].range.first != hull_.first ||
-               met_[r].range.last != hull_.last;
+      hides_ = hides_ || met(r).has_holes || met(r).range.first != hull().first ||
+               met(r).range.last != hull().last;
   }
 
   /// Keys of the tile that any row sees.
-  const tile_range& hull() const { return hull_; }
+  const tile_range& hull() const { return strip_.hull; }
   /// Whether a row does not see some key of the hull.
   bool hides() const { return hides_; }
 
@@ -116,11 +100,11 @@ class tile_softmax {
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
-    for (Index r = 0; r < strip_.count; ++r) {
+    for (Index r = 0; r < strip_.rows.count; ++r) {
       A* row = scores + r * tile;
       maximum[r] = state.maximum[r];
       if (!prepare(r, row, factors)) continue;
-      const tile_range whole = packets_of(r);
+      const tile_range whole = packets_of<L>(met(r).range);
       A found = largest_of(row, whole);
       if (!all_finite(&found, 1)) {
         for (Index j = whole.first; j < whole.last; ++j) row[j] = saturated(row[j]);
@@ -130,7 +114,7 @@ class tile_softmax {
       if (!equal(state.sum[r], A(0))) shrink_[r] = state.maximum[r] - maximum[r];
     }
     for (Index r = 0; r < padded_rows; r += L) store(shrink_ + r, exp2(load<P>(shrink_ + r)));
-    for (Index r = 0; r < strip_.count; ++r) {
+    for (Index r = 0; r < strip_.rows.count; ++r) {
       state.sum[r] = state.sum[r] * shrink_[r] + weigh(r, scores + r * tile, maximum[r]);
       state.maximum[r] = maximum[r];
     }
@@ -142,12 +126,12 @@ class tile_softmax {
   /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
-    const tile_range range = met_[r].range;
+    const tile_range range = met(r).range;
     for (Index first = 0; first < channels; first += width) {
       const Index here = (std::min)(width, channels - first);
       A sums[std::size_t(width)] = {};  // of the tile alone, as in value_panel
       for (Index j = range.first; j < range.last; ++j) {
-        if (met_[r].has_holes && hidden_[r][j]) continue;
+        if (met(r).has_holes && hidden_[r][j]) continue;
         const auto* value = value_of(j) + first;
         for (Index c = 0; c < here; ++c)
           sums[c] = as_computed(multiply_add(weights[j], static_cast<A>(value[c]), sums[c]));
@@ -160,40 +144,28 @@ class tile_softmax {
  private:
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
 
-  const key_set& keys_of(Index r) const { return keys_[strip_.token_of(r) - strip_.first_token]; }
-
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees.
-  Index mark_hidden(Index r) {
-    return find_holes(rules_, keys_of(r), strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_,
-                      met_[r].range, hidden_[r]);
-  }
-
-  /// The packets that the row's part of the tile touches.
-  tile_range packets_of(Index r) const {
-    return {met_[r].range.first / L * L, (met_[r].range.last + L - 1) / L * L};
-  }
+  const row_in_tile& met(Index r) const { return strip_.met[r]; }
+  const attention_options& options() const { return strip_.rules.options(); }
 
   /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
   bool prepare(Index r, A* row, const score_factors& factors) {
-    const tile_range range = met_[r].range, whole = packets_of(r);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
-    if (rules_.options().softcap > 0) {
+    if (options().softcap > 0) {
       hyperbolic_tangents(row + whole.first, whole.last - whole.first, row + whole.first);
       channels_map<A>(row + whole.first, whole.last - whole.first) *= static_cast<A>(factors.cap);
     }
     A seen = row[range.first];
-    if (met_[r].has_holes) {
-      const Index first = mark_hidden(r);
+    if (met(r).has_holes) {
+      const Index first = strip_.mark_hidden(r, hidden_[r]);
       if (first == range.last) {
-        met_[r].range = {0, 0};
+        strip_.met[r].range = {0, 0};
         return false;
       }
       const key_mark<A>* hidden = hidden_[r];
-      if (const auto& bias = rules_.options().bias)
-        for_each_entry(bias.at(strip_.batch_row, strip_.head_of(r), strip_.token_of(r)), bias.key_step(),
-                       begin_, range, [&](Index j, float added) {
-                         row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
-                       });
+      strip_.for_each_bias(r, [&](Index j, float added) {
+        row[j] = multiply_add(static_cast<A>(added), static_cast<A>(log2_e), row[j]);
+      });
       seen = row[first];
       for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
     }
@@ -210,9 +182,9 @@ class tile_softmax {
 
   /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
-    const tile_range range = met_[r].range, whole = packets_of(r);
+    const tile_range range = met(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
-      std::fill(row + hull_.first, row + hull_.last, A(0));
+      std::fill(row + hull().first, row + hull().last, A(0));
       return 0;
     }
     const P largest = fill<P>(maximum);
@@ -222,32 +194,23 @@ class tile_softmax {
       store(row + j, weight);
       sum = add(sum, weight);
     }
-    if (met_[r].has_holes || whole.first != range.first || whole.last != range.last) {
+    if (met(r).has_holes || whole.first != range.first || whole.last != range.last) {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
-      if (met_[r].has_holes)
+      if (met(r).has_holes)
         for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
     }
-    if (hull_.first < whole.first) std::fill(row + hull_.first, row + whole.first, A(0));
-    if (hull_.last > whole.last) std::fill(row + whole.last, row + hull_.last, A(0));
-    if (rules_.options().dropout > 0) drop(r, row);
+    if (hull().first < whole.first) std::fill(row + hull().first, row + whole.first, A(0));
+    if (hull().last > whole.last) std::fill(row + whole.last, row + hull().last, A(0));
+    if (options().dropout > 0)
+      strip_.for_each_kept(r, [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
     return sum_of_lanes(sum);
   }
 
-  void drop(Index r, A* row) const {
-    for_each_dropout(rules_, strip_.batch_row, strip_.head_of(r), strip_.token_of(r), begin_, met_[r].range,
-                     [&](Index j, bool kept) { row[j] = kept ? row[j] : A(0); });
-  }
-
-  const visibility& rules_;
-  strip_rows strip_;
-  const key_set* keys_;
-  Index begin_;
-  tile_range hull_ = {0, 0};
+  strip_in_tile<rows> strip_;
   bool hides_ = false;
-  row_in_tile met_[std::size_t(rows)];
   A shrink_[std::size_t(padded_rows)];
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
