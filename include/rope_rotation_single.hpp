@@ -1374,6 +1374,72 @@ using kept_positions = typename kept<P>::type;
 }  // namespace rope
 
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_INTEGER_RANGE_HPP
+#define ROPE_BASE_INTEGER_RANGE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+
+/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
+/// before they are formed.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
+  return a + b;
+}
+
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    ROPE_THROW(std::out_of_range,
+               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
+  return a - b;
+}
+
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::span<const Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_INTEGER_RANGE_HPP
 
 /// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
 /// them past 256, and a float not past 2^24.
@@ -1455,8 +1521,9 @@ std::int64_t as_position(Integer value) {
 
 /// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
-  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
 }
 
 // The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
@@ -1862,67 +1929,6 @@ void check_layout(const char* function, Index pairs) {
 #include <limits>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-
-#include <cstdint>
-#include <limits>
-#include <span>
-
-
-/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
-/// before they are formed.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " + ", b));
-  return a + b;
-}
-
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
-    ROPE_THROW(std::out_of_range,
-               message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
-  return a - b;
-}
-
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::span<const Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_INTEGER_RANGE_HPP
 
 /// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
 ///
@@ -3131,7 +3137,7 @@ Index checked_rows(const char* function, First first, Last last) {
   if (to < from)
     ROPE_THROW(std::invalid_argument,
                message(function, ": last must not be below first, got [", from, ", ", to, ")"));
-  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
@@ -5894,7 +5900,7 @@ struct given_entries {
   template <class S, class WriteRow>
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
-    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+    if (!sum_is_position(first, rows))
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});

@@ -386,6 +386,12 @@ constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
 }
 
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+
 /// a + b.
 ///
 /// Throws:  std::out_of_range unless the sum is a position
@@ -400,8 +406,7 @@ inline std::int64_t position_sum(const char* function, std::int64_t a, std::int6
 ///
 /// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
+  if (!difference_is_position(a, b))
     ROPE_THROW(std::out_of_range,
                message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
   return a - b;
@@ -1000,8 +1005,9 @@ std::int64_t as_position(Integer value) {
 
 /// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
-  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
 }
 
 // The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and
@@ -1282,11 +1288,11 @@ class visibility {
     };
     // The first key that is at least so many positions behind the query.
     const auto index_behind = [&](std::int64_t steps) {
-      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+      return sum_is_position(position, steps) ? index_of(position + steps) : end;
     };
     const Index after = options_.causal ? index_behind(1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
-    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index first = index_of(advance(position, 1 - options_.window));
     const Index last = options_.causal ? after : index_behind(options_.window);
     return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
   }
@@ -1308,7 +1314,7 @@ class visibility {
     const std::int64_t end = options_.causal ? last : (limits::max)();
     if (options_.window == 0) return {(limits::min)(), end, 0};
     const std::int64_t sinks = options_.sinks;
-    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
+    return {advance(first, 1 - options_.window), (std::min)(end, advance(last, options_.window - 1)),
             sinks <= end ? sinks : advance(end, 1)};
   }
 
@@ -1361,12 +1367,6 @@ class visibility {
   static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
-  }
-
-  /// position - steps, held at the end of the range of int64; advance() is its twin.
-  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
-    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
-    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
   }
 
   bool keys_in_order() const {
@@ -4538,7 +4538,7 @@ Index checked_rows(const char* function, First first, Last last) {
   if (to < from)
     ROPE_THROW(std::invalid_argument,
                message(function, ": last must not be below first, got [", from, ", ", to, ")"));
-  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
@@ -17671,7 +17671,7 @@ struct given_entries {
   template <class S, class WriteRow>
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
-    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+    if (!sum_is_position(first, rows))
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});

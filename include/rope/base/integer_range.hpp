@@ -22,6 +22,12 @@ constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
 }
 
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+
 /// a + b.
 ///
 /// Throws:  std::out_of_range unless the sum is a position
@@ -36,8 +42,7 @@ inline std::int64_t position_sum(const char* function, std::int64_t a, std::int6
 ///
 /// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (b < 0 ? a > (limits::max)() + b : a < (limits::min)() + b)
+  if (!difference_is_position(a, b))
     ROPE_THROW(std::out_of_range,
                message(function, ": positions must fit a signed integer of 64 bits, got ", a, " - ", b));
   return a - b;

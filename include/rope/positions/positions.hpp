@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
@@ -93,8 +94,9 @@ std::int64_t as_position(Integer value) {
 
 /// start + steps, held at the ends of the int64 range instead of wrapping back into a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  const std::int64_t room = (std::numeric_limits<std::int64_t>::max)() - steps;
-  return start > room ? (std::numeric_limits<std::int64_t>::max)() : start + steps;
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
 }
 
 // The forms a caller can give positions in, each as: operator()(b, t), the position of token t of row b; and

@@ -10,6 +10,7 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/integer_range.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 
@@ -128,11 +129,11 @@ class visibility {
     };
     // The first key that is at least so many positions behind the query.
     const auto index_behind = [&](std::int64_t steps) {
-      return position > (std::numeric_limits<std::int64_t>::max)() - steps ? end : index_of(position + steps);
+      return sum_is_position(position, steps) ? index_of(position + steps) : end;
     };
     const Index after = options_.causal ? index_behind(1) : end;
     if (options_.window == 0) return {s.first_key, after, after, after};
-    const Index first = index_of(retreat(position, options_.window - 1));
+    const Index first = index_of(advance(position, 1 - options_.window));
     const Index last = options_.causal ? after : index_behind(options_.window);
     return union_of(first, last, index_of(0), (std::min)(after, index_of(options_.sinks)));
   }
@@ -154,7 +155,7 @@ class visibility {
     const std::int64_t end = options_.causal ? last : (limits::max)();
     if (options_.window == 0) return {(limits::min)(), end, 0};
     const std::int64_t sinks = options_.sinks;
-    return {retreat(first, options_.window - 1), (std::min)(end, advance(last, options_.window - 1)),
+    return {advance(first, 1 - options_.window), (std::min)(end, advance(last, options_.window - 1)),
             sinks <= end ? sinks : advance(end, 1)};
   }
 
@@ -207,12 +208,6 @@ class visibility {
   static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
-  }
-
-  /// position - steps, held at the end of the range of int64; advance() is its twin.
-  static std::int64_t retreat(std::int64_t position, std::int64_t steps) {
-    const std::int64_t room = (std::numeric_limits<std::int64_t>::min)() + steps;
-    return position < room ? (std::numeric_limits<std::int64_t>::min)() : position - steps;
   }
 
   bool keys_in_order() const {

@@ -11,6 +11,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/base/hash.hpp>
+#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
@@ -47,7 +48,7 @@ struct given_entries {
   template <class S, class WriteRow>
   static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
                                   Index rows, const WriteRow& write) {
-    if (first > (std::numeric_limits<std::int64_t>::max)() - rows)
+    if (!sum_is_position(first, rows))
       ROPE_THROW(std::length_error,
                  message(function, ": the positions of ", rows, " rows from ", first, " on exceed int64"));
     frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});

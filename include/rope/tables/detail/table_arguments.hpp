@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <rope/base/exact.hpp>
+#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
@@ -51,7 +52,7 @@ Index checked_rows(const char* function, First first, Last last) {
   if (to < from)
     ROPE_THROW(std::invalid_argument,
                message(function, ": last must not be below first, got [", from, ", ", to, ")"));
-  if ((from < 0 && to > (std::numeric_limits<std::int64_t>::max)() + from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !is_index(to - from))
     ROPE_THROW(std::length_error, message(function, ": too many positions in [", from, ", ", to, ")"));
   return to_index(to - from);
 }
