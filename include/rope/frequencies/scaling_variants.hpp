@@ -2,7 +2,7 @@
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
-#include <algorithm>  // std::clamp, std::min, std::max
+#include <algorithm>  // std::min
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -11,6 +11,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
+#include <rope/frequencies/detail/blend.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
@@ -114,12 +115,7 @@ struct ntk_by_parts_scaling {
 
  private:
   long double share(Index pair, double fast, double slow, const schedule& schedule) const {
-    const long double last = static_cast<long double>(schedule.rotary_dim - 1);
-    const long double low =
-        (std::max)(0.0L, std::floor(detail::pair_of_rotations(fast, schedule, original_max_position)));
-    long double high =
-        (std::min)(last, std::ceil(detail::pair_of_rotations(slow, schedule, original_max_position)));
-    if (detail::equal(low, high)) high += 0.001L;
+    const auto [low, high] = detail::blend_between(fast, slow, true, schedule, original_max_position);
     detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
     return 1 - detail::ramp(pair, low, high);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_DETAIL_BLEND_HPP
+#define ROPE_FREQUENCIES_DETAIL_BLEND_HPP
+
+#include <algorithm>  // std::clamp, std::min, std::max
+#include <cmath>
+#include <numbers>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
+
+/// Where a rule of scaling passes from one schedule to another: between two pairs that are known by how often
+/// they turn over the context of training, d being rotary_dim.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The pair, as a real number, that turns `rotations` times over L0 positions.
+inline long double pair_of_rotations(double rotations, const schedule& schedule,
+                                     double original_max_position) {
+  return static_cast<long double>(schedule.rotary_dim) *
+         std::log(widened(original_max_position) /
+                  (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
+         (2 * std::log(schedule.base));
+}
+
+/// The pairs between which a blend runs.
+struct blend_bounds {
+  long double low;
+  long double high;
+};
+
+/// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
+/// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
+inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& schedule,
+                                  double original_max_position) {
+  long double low = pair_of_rotations(fast, schedule, original_max_position);
+  long double high = pair_of_rotations(slow, schedule, original_max_position);
+  if (truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = (std::max)(low, 0.0L);
+  high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
+  if (equal(low, high)) high += 0.001L;
+  return {low, high};
+}
+
+/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+inline long double ramp(Index pair, long double low, long double high) {
+  return std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_DETAIL_BLEND_HPP
