@@ -3208,6 +3208,12 @@ struct head_view {
 
 namespace detail {
 
+/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
+/// most when T stores it, and what T stores is read exactly.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
@@ -7232,18 +7238,13 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Whether keys and values of channels C can be read by queries of channels T.
-template <class T, class C>
-inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
-                                      (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
-
 /// Types that a caller may have got wrong.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
-                    detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
+                    detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
                 "where that is float")
 
@@ -10431,13 +10432,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether channels of type X can be given to a cache that stores T: the same type, or float to be rounded
-/// once to a 16-bit type.
-template <class X, class T>
-inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
-                                  (std::is_same_v<std::remove_const_t<X>, float> &&
-                                   std::is_same_v<arithmetic<T>, float>);
-
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
 void copy_channels(const head_view<X>& x, const head_view<T>& out) {
@@ -10508,7 +10502,7 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     static_assert(
-        can_store<K, T> && can_store<V, T>,
+        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
         "16-bit type");
     check_shape(function, "k", k, head_dim_);
@@ -11897,7 +11891,7 @@ template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
   using C = typename Cache::value_type;
   static_assert(
-      can_attend_to<T, C> && !std::is_const_v<T>,
+      is_or_widens<T, C> && !std::is_const_v<T>,
       "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
       "type");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;

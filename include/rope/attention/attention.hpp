@@ -55,18 +55,13 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Whether keys and values of channels C can be read by queries of channels T.
-template <class T, class C>
-inline constexpr bool can_attend_to = std::is_same_v<T, C> ||
-                                      (std::is_same_v<T, float> && std::is_same_v<arithmetic<C>, float>);
-
 /// Types that a caller may have got wrong.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);                                                     \
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
-                    detail::can_attend_to<T, std::remove_const_t<K>>,                                  \
+                    detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
                 "where that is float")
 

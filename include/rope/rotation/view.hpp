@@ -99,6 +99,12 @@ struct head_view {
 
 namespace detail {
 
+/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
+/// most when T stores it, and what T stores is read exactly.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+
 /// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
 /// can hold; an extent of 0 does not hide the others.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {

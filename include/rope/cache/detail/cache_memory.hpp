@@ -29,13 +29,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether channels of type X can be given to a cache that stores T: the same type, or float to be rounded
-/// once to a 16-bit type.
-template <class X, class T>
-inline constexpr bool can_store = std::is_same_v<std::remove_const_t<X>, T> ||
-                                  (std::is_same_v<std::remove_const_t<X>, float> &&
-                                   std::is_same_v<arithmetic<T>, float>);
-
 /// Copies heads of one shape, rounding or widening each channel once where the types differ.
 template <class X, class T>
 void copy_channels(const head_view<X>& x, const head_view<T>& out) {
@@ -106,7 +99,7 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     static_assert(
-        can_store<K, T> && can_store<V, T>,
+        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
         "16-bit type");
     check_shape(function, "k", k, head_dim_);

@@ -60,7 +60,7 @@ template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
   using C = typename Cache::value_type;
   static_assert(
-      can_attend_to<T, C> && !std::is_const_v<T>,
+      is_or_widens<T, C> && !std::is_const_v<T>,
       "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
       "type");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
