@@ -10352,6 +10352,34 @@ class moved_index {
 
 #endif  // ROPE_BASE_MOVED_INDEX_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+
+#include <algorithm>  // std::min, std::max
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 
@@ -10424,202 +10452,6 @@ inline Index count_of(Index b, Index tokens, const row_counts& counts) {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-
-/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], and how new tokens get there.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
-template <class X, class T>
-void copy_channels(const head_view<X>& x, const head_view<T>& out) {
-  using value = std::remove_const_t<X>;
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index h = 0; h < x.heads; ++h)
-      for (Index t = 0; t < x.tokens; ++t) {
-        if constexpr (std::is_same_v<value, T>)
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-        else
-          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                  .template cast<T>();
-      }
-}
-
-/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
-/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
-                     const Source& positions) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
-  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
-    struct rotated_tokens {};
-    value* memory = workspace<rotated_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
-    copy_channels(wide, out);
-  } else {
-    copy_channels(x, out);
-    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
-  }
-}
-
-/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
-///            was moved from.
-template <class T>
-class cache_memory {
-  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-
- public:
-  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
-  ///          address space
-  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
-               Index value_dim)
-      : batch_(batch),
-        slots_(slot_count),
-        heads_(kv_heads),
-        head_dim_(head_dim),
-        value_dim_(value_dim),
-        keys_(checked_size(owner, head_dim)),
-        values_(checked_size(owner, value_dim)) {}
-
-  Index batch() const { return batch_; }
-  Index slot_count() const { return slots_; }
-
-  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
-  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
-
-  /// New tokens fit in shape and number of rows.
-  ///
-  /// Throws:  std::invalid_argument
-  template <class K, class V>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 const row_counts& counts) const {
-    static_assert(
-        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
-        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
-        "16-bit type");
-    check_shape(function, "k", k, head_dim_);
-    check_shape(function, "v", v, value_dim_);
-    if (k.tokens != v.tokens)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
-    check_counts(function, counts, batch_, k.tokens);
-  }
-
-  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
-  template <class K, class V>
-  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count),
-                  keys().batch_range(b, 1).token_range(slot, count));
-    write_values(v, b, first, count, slot);
-  }
-
-  /// The same, with the keys rotated by their positions, as those of a batch of one.
-  template <class Layout, class K, class V, class S, class Source>
-  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const frequency_table<S>& table, const Source& positions) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
-                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
-    write_values(v, b, first, count, slot);
-  }
-
-  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
-  void move_down(Index b, Index from, Index to, Index count) {
-    for (Index h = 0; h < heads_; ++h) {
-      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
-      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
-    }
-  }
-
- private:
-  template <class V>
-  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(v.batch_range(b, 1).token_range(first, count),
-                  values().batch_range(b, 1).token_range(slot, count));
-  }
-
-  template <class X>
-  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
-    check_view(function, x);
-    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
-                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-    check_memory(function, x);
-  }
-
-  std::size_t checked_size(const char* owner, Index head_dim) const {
-    Index size = Index(sizeof(T));
-    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
-      if (extent < 0)
-        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
-                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
-      // Strides are products of extents even where another one is zero.
-      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
-        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
-                                              head_dim, "] exceeds the address space"));
-      size *= (std::max)(extent, Index{1});
-    }
-    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
-    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
-  }
-
-  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
-  storage<T> keys_;
-  storage<T> values_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
-#define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <cstddef>
-#include <cstdint>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_KV_CACHE_HPP
-#define ROPE_CACHE_KV_CACHE_HPP
-
-#include <algorithm>  // std::min
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <utility>  // std::move
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-
-#include <algorithm>  // std::fill, std::max, std::min
-#include <cstddef>
-#include <limits>
-#include <span>
-#include <vector>
-
 
 /// Which tokens of a cache the queries of a call without counts are.
 
@@ -10728,6 +10560,8 @@ class newest_tokens {
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 
+#include <limits>
+
 
 /// The choices that the caches of keys and values offer.
 
@@ -10765,6 +10599,25 @@ struct ring_policy {
   Index chunk = 1;
   ring_positions positions = ring_positions::sequence;
 };
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if the extents are no policy, or the positions do not go with the storage
+inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
+  constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
+  if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
+      policy.window > limit || policy.chunk > limit)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
+                       policy.sinks, ", ", policy.window, " and ", policy.chunk));
+  if (policy.positions == ring_positions::cache && storage != key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: positions in the cache change with every token and need raw keys, "
+                       "got rotated ones"));
+  return policy;
+}
+
+}  // namespace detail
 
 /// One row of a batch, for the functions of a cache that otherwise change every row:
 /// `cache.truncate(5, batch_row{2})`.
@@ -10866,6 +10719,13 @@ class cache_rows {
     return b;
   }
 
+  /// Throws:  std::length_error unless the new tokens fit; as check_positions
+  template <class Source>
+  void check_new(const char* function, Index tokens, const Source& positions,
+                 const row_counts& counts) const {
+    check_room(function, tokens, counts);
+    check_positions(function, tokens, positions, counts);
+  }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
@@ -10906,12 +10766,12 @@ class cache_rows {
     newest_.append(tokens, counts);
   }
 
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
-  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+  /// Throws:  std::out_of_range unless tokens [first, first + count) are held
+  void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
-    if (first < 0 || first > last || last > held)
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+    if (first < 0 || count < 0 || first > held || count > held - first)
+      ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
+                                            " must stay inside the ", held, " tokens that are held"));
   }
   void truncate(const char* function, row_range rows, Index size) {
     const Index held = this->size(rows.first);
@@ -10944,11 +10804,11 @@ class cache_rows {
       }
   }
   /// The rows of a shift that nothing speaks against.
-  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
+  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     const row_range those = rows(function, row);
-    check_tokens(function, those, first, last);
-    check_shift(function, those, first, last, delta);
+    check_tokens(function, those, first, count);
+    check_shift(function, those, first, first + count, delta);
     return those;
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
@@ -10988,6 +10848,253 @@ class cache_rows {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+/// The new tokens of a batch, row by row, and on threads.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The positions of tokens of one row from `first` on, as those of a batch of one.
+template <class Source>
+struct positions_from {
+  const Source& all;
+  Index row, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
+};
+
+/// Whether the new tokens of every row can be rotated.
+///
+/// Throws:  as check_rotation
+template <class Layout, class K, class S, class Source>
+void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
+                        const frequency_table<S>& table, const Source& positions) {
+  for (Index b = 0; b < k.batch; ++b)
+    check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
+                           positions_of_row(positions, b));
+}
+
+/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
+/// threads.
+///
+/// \param bytes  that all of them take in the cache
+template <class Threads, class Write>
+void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, Index bytes,
+                  const Write& write) {
+  parallel_pieces(threads, batch * tokens, bytes, [&](Index begin, Index end) {
+    for (Index b = begin / tokens; b * tokens < end; ++b) {
+      const Index first = (std::max)(begin - b * tokens, Index{0}),
+                  last = (std::min)(end - b * tokens, count_of(b, tokens, counts));
+      if (first < last) write(b, first, last - first);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+
+/// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
+/// value_dim], and how new tokens get there.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+
+/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
+///            was moved from.
+template <class T>
+class cache_memory {
+  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+
+ public:
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
+  ///          address space
+  cache_memory(const char* owner, Index batch, Index slot_count, Index kv_heads, Index head_dim,
+               Index value_dim)
+      : batch_(batch),
+        slots_(slot_count),
+        heads_(kv_heads),
+        head_dim_(head_dim),
+        value_dim_(value_dim),
+        keys_(checked_size(owner, head_dim)),
+        values_(checked_size(owner, value_dim)) {}
+
+  Index batch() const { return batch_; }
+  Index slot_count() const { return slots_; }
+
+  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
+  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+
+  /// Bytes that `count` tokens take.
+  Index bytes_of(Index count) const { return count * heads_ * (head_dim_ + value_dim_) * Index{sizeof(T)}; }
+
+  /// New tokens fit in shape and number of rows.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class K, class V>
+  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
+                 const row_counts& counts) const {
+    static_assert(
+        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+        "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
+        "16-bit type");
+    check_shape(function, "k", k, head_dim_);
+    check_shape(function, "v", v, value_dim_);
+    if (k.tokens != v.tokens)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
+    check_counts(function, counts, batch_, k.tokens);
+  }
+
+  /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
+  template <class K, class V>
+  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(k.batch_range(b, 1).token_range(first, count),
+                  keys().batch_range(b, 1).token_range(slot, count));
+    write_values(v, b, first, count, slot);
+  }
+
+  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  template <class Layout, class K, class V, class S, class Source>
+  void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
+                     Index slot, const frequency_table<S>& table, const Source& positions) {
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
+                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
+    write_values(v, b, first, count, slot);
+  }
+
+  /// Copies the new tokens of every row behind those it holds.
+  ///
+  /// \param rows  size(b) says how many row b holds
+  template <class Rows, class K, class V, class Threads>
+  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
+                    const Threads& threads) {
+    for_each_run(
+        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
+  }
+  /// The same, with the keys rotated by their positions in the batch.
+  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
+  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
+                            const row_counts& counts, const frequency_table<S>& table,
+                            const Source& positions, const Threads& threads) {
+    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+                 [&](Index b, Index first, Index count) {
+                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
+                                         positions_from<Source>{positions, b, first});
+                 });
+  }
+
+  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
+  void move_down(Index b, Index from, Index to, Index count) {
+    for (Index h = 0; h < heads_; ++h) {
+      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
+      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+    }
+  }
+
+ private:
+  template <class V>
+  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+    copy_channels(v.batch_range(b, 1).token_range(first, count),
+                  values().batch_range(b, 1).token_range(slot, count));
+  }
+
+  template <class X>
+  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
+    check_view(function, x);
+    if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": ", name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim,
+                         "], got [", x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+    check_memory(function, x);
+  }
+
+  std::size_t checked_size(const char* owner, Index head_dim) const {
+    Index size = Index(sizeof(T));
+    for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
+      if (extent < 0)
+        ROPE_THROW(std::invalid_argument, message(owner, ": extents must not be negative, got [", batch_,
+                                                  ", ", slots_, ", ", heads_, ", ", head_dim, "]"));
+      // Strides are products of extents even where another one is zero.
+      if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
+        ROPE_THROW(std::length_error, message(owner, ": [", batch_, ", ", slots_, ", ", heads_, ", ",
+                                              head_dim, "] exceeds the address space"));
+      size *= (std::max)(extent, Index{1});
+    }
+    const bool empty = batch_ == 0 || slots_ == 0 || heads_ == 0 || head_dim == 0;
+    return empty ? 0 : static_cast<std::size_t>(size) / sizeof(T);
+  }
+
+  moved_index batch_, slots_, heads_, head_dim_, value_dim_;
+  storage<T> keys_;
+  storage<T> values_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+#define ROPE_CACHE_DETAIL_CACHED_OPTIONS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_KV_CACHE_HPP
+#define ROPE_CACHE_KV_CACHE_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>  // std::move
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
@@ -11226,12 +11333,15 @@ class kv_cache {
   ///                `append(k, v, table)` besides
   /// \param v       [batch, tokens, kv_heads, value_dim]
   /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
   ///          std::length_error if the tokens do not fit
-  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
-    store("kv_cache::append", k, v, next_source(), counts);
+  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    store("kv_cache::append", k, v, next_source(), counts, threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -11242,12 +11352,12 @@ class kv_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}) {
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts);
+      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -11262,17 +11372,19 @@ class kv_cache {
   /// \param positions  as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class K, class V, position_form P>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {}) {
-    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts);
+  template <int no_layout = 0, class K, class V, position_form P, class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
+                 const Threads& threads = {}) {
+    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P,
+            class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
-                 const detail::row_counts& counts = {}) {
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
-                            counts);
+                            counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -11312,28 +11424,31 @@ class kv_cache {
     rows_.truncate("kv_cache::truncate", rows_.rows("kv_cache::truncate", row), size);
   }
 
-  /// Forgets tokens [first, last); the later ones move up and keep their positions. With `shift`, which then
-  /// closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
+  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
   ///
-  ///     cache.remove(keep, keep + n);  cache.shift<Layout>(keep, cache.size(), -n, table);
+  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size()
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
   /// Cost:    one pass over the tokens behind
-  void remove(Index first, Index last, batch_row row = every_row) {
+  void remove(Index first, Index count, batch_row row = every_row) {
     const detail::row_range rows = rows_.rows("kv_cache::remove", row);
-    rows_.check_tokens("kv_cache::remove", rows, first, last);
+    rows_.check_tokens("kv_cache::remove", rows, first, count);
+    const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
       memory_.move_down(b, last, first, size(b) - last);
     rows_.remove(rows, first, last);
   }
 
-  /// Adds `delta` to the positions of tokens [first, last) of raw keys: exact.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
   ///
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
-  ///          magnitude; std::invalid_argument if the cache stores rotated keys
-  void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
+  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
+  ///          if the cache stores rotated keys
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
     detail::check_shift_without_table("kv_cache::shift", storage_, delta);
-    rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
+    rows_.shift(rows_.checked_shift("kv_cache::shift", first, count, delta, row), first, first + count,
+                delta);
   }
 
   /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
@@ -11346,12 +11461,13 @@ class kv_cache {
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout, class S>
-  void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
+  void shift(Index first, Index count, std::int64_t delta, const frequency_table<S>& table,
              batch_row row = every_row) {
-    if (storage_ == key_storage::raw) return shift(first, last, delta, row);
+    if (storage_ == key_storage::raw) return shift(first, count, delta, row);
     check_table<Layout>(table);
     auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
-    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
+    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, count, delta, row);
+    const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
@@ -11383,37 +11499,28 @@ class kv_cache {
   /// Where the next tokens are.
   auto next_source() const { return detail::started_rows<std::int64_t>{rows_.next()}; }
 
-  template <class K, class V, class Source>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-                 const detail::row_counts& counts) const {
-    memory_.check_new(function, k, v, counts);
-    rows_.check_room(function, k.tokens, counts);
-    rows_.check_positions(function, k.tokens, positions, counts);
-  }
-  template <class K, class V, class Source>
+  template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             const detail::row_counts& counts) {
-    check_new(function, k, v, positions, counts);
+             const detail::row_counts& counts, const Threads& threads) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
     if (!rows_.empty()) detail::require_given_keys(function, rotation_);
     rotation_ = {};
-    for (Index b = 0; b < batch(); ++b)
-      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
+    memory_.write_behind(rows_, k, v, counts, threads);
     rows_.append(k.tokens, counts, positions);
   }
-  template <class Layout, class K, class V, class S, class Source>
+  template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
                      const frequency_table<S>& table, const Source& positions,
-                     const detail::row_counts& counts) {
-    check_new(function, k, v, positions, counts);
+                     const detail::row_counts& counts, const Threads& threads) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function);
     check_table<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          function, k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)), table,
-          detail::positions_of_row(positions, b));
-    for (Index b = 0; b < batch(); ++b)
-      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
-                                             table, detail::positions_of_row(positions, b));
+    detail::check_new_rotation<Layout>(function, k, counts, table, positions);
+    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, table, positions, threads);
     rows_.append(k.tokens, counts, positions);
     rotation_ = detail::rotation_by<Layout>(table);
   }
@@ -11475,7 +11582,7 @@ class ring_cache {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : policy_(checked(policy, storage)),
+      : policy_(detail::checked_policy(policy, storage)),
         memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
@@ -11528,15 +11635,19 @@ class ring_cache {
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]
   /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
-  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
+  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     memory_.check_new("ring_cache::append", k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
-    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
+    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
       memory_.write(k, v, b, t, 1, slot);
     });
   }
@@ -11547,11 +11658,12 @@ class ring_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}) {
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts);
+    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -11620,20 +11732,6 @@ class ring_cache {
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-  static const ring_policy& checked(const ring_policy& policy, key_storage storage) {
-    constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
-    if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
-        policy.window > limit || policy.chunk > limit)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
-                                 policy.sinks, ", ", policy.window, " and ", policy.chunk));
-    if (policy.positions == ring_positions::cache && storage != key_storage::raw)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("ring_cache: positions in the cache change with every token and need raw keys, "
-                          "got rotated ones"));
-    return policy;
-  }
   std::size_t checked_row(Index b) const {
     if (b < 0 || b >= batch())
       ROPE_THROW(std::out_of_range,
@@ -11658,39 +11756,46 @@ class ring_cache {
   }
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
-  template <class Layout, class K, class V, class S>
+  template <class Layout, class K, class V, class S, class Threads>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
-                     const detail::row_counts& counts) {
+                     const detail::row_counts& counts, const Threads& threads) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          "ring_cache::append", k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)),
-          table, detail::contiguous_positions{seen_[at(b)]});
-    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
+    detail::check_new_rotation<Layout>(
+        "ring_cache::append", k, counts, table,
+        detail::started_rows<std::int64_t>{std::span<const std::int64_t>(seen_)});
+    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t position) {
       memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
                                              detail::contiguous_positions{position});
     });
     rotation_ = detail::rotation_by<Layout>(table);
   }
 
-  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
-  template <class Write>
-  void store(Index tokens, const detail::row_counts& counts, const Write& write) {
+  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all. Those that
+  /// stay have slots of their own, so threads may write them in any order.
+  template <class Threads, class Write>
+  void store(Index tokens, const detail::row_counts& counts, const Threads& threads, const Write& write) {
     const Index ring = capacity() - policy_.sinks;
+    const auto stays = [&](Index b, std::int64_t i, std::int64_t end) {
+      return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - ring);
+    };
+    const auto end_of = [&](Index b) { return seen_[at(b)] + detail::count_of(b, tokens, counts); };
+    detail::for_each_run(threads, batch(), tokens, counts, memory_.bytes_of(batch() * tokens),
+                         [&](Index b, Index first, Index count) {
+                           for (Index t = first; t < first + count; ++t)
+                             if (const std::int64_t i = seen_[at(b)] + t; stays(b, i, end_of(b)))
+                               write(b, t, slot(i), i);
+                         });
     for (Index b = 0; b < batch(); ++b) {
-      const Index count = detail::count_of(b, tokens, counts);
-      const std::int64_t start = seen_[at(b)], end = start + count;
-      const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
-      for (std::int64_t i = start; i < end; ++i) {
-        if (i >= policy_.sinks && i < oldest) continue;
-        write(b, detail::to_index(i - start), slot(i), i);
+      const std::int64_t end = end_of(b);
+      for (std::int64_t i = seen_[at(b)]; i < end; ++i) {
+        if (!stays(b, i, end)) continue;
         position_in(b, slot(i)) = i;
         used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
       }
+      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - ring);
       seen_[at(b)] = end;
-      oldest_[at(b)] = oldest;
     }
     newest_.append(tokens, counts);
   }
@@ -12506,13 +12611,13 @@ class multi_head_attention {
                          result = heads.attended.token_range(first, size);
       attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
         if (table == nullptr) {
-          cache.append(k, v, taken);
+          cache.append(k, v, taken, threads);
           attention(q, cache, result, part, taken, threads);
         } else if constexpr (pair_layout<Layout>) {
           if (cache.storage() == key_storage::raw)
-            cache.append(k, v, taken);
+            cache.append(k, v, taken, threads);
           else
-            cache.template append<Layout>(k, v, *table, taken);
+            cache.template append<Layout>(k, v, *table, taken, threads);
           attention<Layout>(q, cache, result, *table, part, taken, threads);
         }
       });

@@ -64,12 +64,12 @@ class history {
   }
   void shift(std::size_t b, std::size_t first, std::size_t last, long long delta) {
     for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
-    cache_.template shift<Layout>(index(first), index(last), delta, table_, batch_row{index(b)});
+    cache_.template shift<Layout>(index(first), index(last - first), delta, table_, batch_row{index(b)});
     ++turns_;
   }
   void remove(std::size_t b, std::size_t first, std::size_t last) {
     rows_[b].erase(rows_[b].begin() + static_cast<long>(first), rows_[b].begin() + static_cast<long>(last));
-    cache_.remove(index(first), index(last), batch_row{index(b)});
+    cache_.remove(index(first), index(last - first), batch_row{index(b)});
   }
   void truncate(std::size_t b, std::size_t size) {
     rows_[b].resize(size);

@@ -352,12 +352,12 @@ TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
                  view(v, tokens.values).token_range(first, count));
   };
   append(0, 8);
-  cache.remove(2, 5);
+  cache.remove(2, 3);
   check_row(cache, 0, tokens, {0, 1, 5, 6, 7});
   check_row(cache, 1, tokens, {0, 1, 5, 6, 7});
   CHECK(positions_of(cache, 0) == positions{0, 1, 5, 6, 7});
   CHECK(cache.next_positions()[0] == 8);
-  cache.shift(2, 5, -3);
+  cache.shift(2, 3, -3);
   CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4});
   CHECK(cache.next_positions()[1] == 5);
   append(8, 2);
@@ -365,7 +365,7 @@ TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
   CHECK(positions_of(cache, 0) == positions{0, 1, 2, 3, 4, 5, 6});
 
   cache.remove(0, 0);
-  cache.remove(6, 7, rope::batch_row{1});
+  cache.remove(6, 1, rope::batch_row{1});
   cache.shift(0, 6, 100, rope::batch_row{1});
   check_row(cache, 1, tokens, {0, 1, 5, 6, 7, 8});
   CHECK(positions_of(cache, 1) == positions{100, 101, 102, 103, 104, 105});
@@ -379,7 +379,7 @@ TEST_CASE("the next token comes after the largest position, wherever that is") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
   tokens.append_to(cache, 0, 4);
-  cache.shift(1, 2, 50);
+  cache.shift(1, 1, 50);
   CHECK(positions_of(cache, 0) == positions{0, 51, 2, 3});
   CHECK(cache.next_positions()[0] == 52);
   tokens.append_to(cache, 4, 5);
@@ -405,12 +405,13 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
   const std::out_of_range range("");
   const std::invalid_argument invalid("");
   const auto row = [](rope::Index b) { return rope::batch_row{b}; };
-  refused(range, "remove: tokens [2, 6) must be inside [0, 5)", [&] { cache.remove(2, 6); });
-  refused(range, "remove: tokens [-1, 2) must be inside [0, 5)", [&] { cache.remove(-1, 2); });
-  refused(range, "remove: tokens [3, 2) must be inside [0, 5)", [&] { cache.remove(3, 2); });
+  refused(range, "remove: first 2 and count 4 must stay inside the 5 tokens", [&] { cache.remove(2, 4); });
+  refused(range, "remove: first -1 and count 3 must stay inside", [&] { cache.remove(-1, 3); });
+  refused(range, "remove: first 3 and count -1 must stay inside", [&] { cache.remove(3, -1); });
   refused(range, "remove: row must be in [0, 2), got 2", [&] { cache.remove(0, 1, row(2)); });
-  refused(range, "shift: tokens [0, 6) must be inside [0, 5)", [&] { cache.shift(0, 6, 1); });
-  refused(range, "shift: tokens [4, 3) must be inside [0, 5)", [&] { cache.shift(4, 3, 1); });
+  refused(range, "shift: first 0 and count 6 must stay inside the 5 tokens that are held",
+          [&] { cache.shift(0, 6, 1); });
+  refused(range, "shift: first 4 and count 3 must stay inside", [&] { cache.shift(4, 3, 1); });
   refused(range, "shift: row must be in [0, 2), got -2", [&] { cache.shift(0, 1, 1, row(-2)); });
   refused(range, "truncate: row must be in [0, 2), got 2", [&] { cache.truncate(0, row(2)); });
   refused(range, "truncate: size must be in [0, 5], got 6", [&] { cache.truncate(6, row(1)); });

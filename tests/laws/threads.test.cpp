@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The smaller calls on threads: large enough to be cut into pieces, they give the bits of one thread.
+#include <algorithm>  // std::equal
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/heads.hpp"
 #include "support/own_threads.hpp"
 #include "support/random.hpp"
 
@@ -96,4 +98,52 @@ TEST_CASE("weights of attention have the same bits on threads") {
   rope::attention_weights<half_split>(asking, asked, std::span(shared), table, {.window = 20}, threads);
   CHECK(threads.runs() == 1);
   CHECK(shared == alone);
+}
+
+namespace {
+
+/// Appends to a cache on one thread and on three, and compares all that it then holds.
+template <class Cache, class Append>
+void same_cache(Cache alone, const Append& append) {
+  Cache shared = alone;
+  const testing::own_threads threads(3);
+  append(alone, rope::this_thread{});
+  append(shared, threads);
+  CHECK(threads.runs() >= 1);
+  for (Index b = 0; b < batch; ++b) {
+    REQUIRE(shared.keys(b).tokens == alone.keys(b).tokens);
+    CHECK(testing::same_heads(shared.keys(b), alone.keys(b)));
+    CHECK(testing::same_heads(shared.values(b), alone.values(b)));
+    CHECK(std::equal(shared.positions(b).begin(), shared.positions(b).end(), alone.positions(b).begin(),
+                     alone.positions(b).end()));
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("tokens are appended to the same bits on threads", "[cache]", float, Eigen::half) {
+  testing::random numbers(testing::seed());
+  std::vector<float> keys = random_heads(numbers), values = random_heads(numbers);
+  const auto k = view(keys), v = view(values);
+  const rope::frequency_table<float> table(rope::frequencies(48), 2 * tokens);
+  const std::vector<Index> counts = {tokens, 130};
+  std::vector<int> ids;
+  for (Index n = 0; n < batch * tokens; ++n) ids.push_back(static_cast<int>((n * 37 + 5) % (2 * tokens)));
+  const rope::kv_cache<TestType> cache(batch, 2 * tokens, heads, head_dim);
+  same_cache(cache, [&](auto& to, const auto& threads) { to.append(k, v, counts, threads); });
+  same_cache(cache, [&](auto& to, const auto& threads) {
+    to.template append<half_split>(k, v, table, counts, threads);
+    to.template append_at<half_split>(k, v, table, ids, counts, threads);
+  });
+  same_cache(cache, [&](auto& to, const auto& threads) { to.append_at(k, v, ids, {}, threads); });
+  // 301 tokens for 41 slots: most are overwritten by later ones of the same call.
+  const rope::ring_cache<TestType> ring(batch, {.sinks = 3, .window = 30, .chunk = 9}, heads, head_dim);
+  same_cache(ring, [&](auto& to, const auto& threads) {
+    to.append(k.token_range(0, 7), v.token_range(0, 7));
+    to.append(k, v, counts, threads);
+  });
+  same_cache(ring, [&](auto& to, const auto& threads) {
+    to.template append<interleaved>(k.token_range(0, 7), v.token_range(0, 7), table);
+    to.template append<interleaved>(k, v, table, counts, threads);
+  });
 }

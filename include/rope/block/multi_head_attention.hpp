@@ -238,13 +238,13 @@ class multi_head_attention {
                          result = heads.attended.token_range(first, size);
       attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
         if (table == nullptr) {
-          cache.append(k, v, taken);
+          cache.append(k, v, taken, threads);
           attention(q, cache, result, part, taken, threads);
         } else if constexpr (pair_layout<Layout>) {
           if (cache.storage() == key_storage::raw)
-            cache.append(k, v, taken);
+            cache.append(k, v, taken, threads);
           else
-            cache.template append<Layout>(k, v, *table, taken);
+            cache.template append<Layout>(k, v, *table, taken, threads);
           attention<Layout>(q, cache, result, *table, part, taken, threads);
         }
       });

@@ -92,12 +92,15 @@ class kv_cache {
   ///                `append(k, v, table)` besides
   /// \param v       [batch, tokens, kv_heads, value_dim]
   /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's or a count is not in [0, tokens],
   ///          std::length_error if the tokens do not fit
-  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
-    store("kv_cache::append", k, v, next_source(), counts);
+  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    store("kv_cache::append", k, v, next_source(), counts, threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -108,12 +111,12 @@ class kv_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}) {
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts);
+      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -128,17 +131,19 @@ class kv_cache {
   /// \param positions  as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class K, class V, position_form P>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {}) {
-    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts);
+  template <int no_layout = 0, class K, class V, position_form P, class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
+                 const Threads& threads = {}) {
+    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P,
+            class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
-                 const detail::row_counts& counts = {}) {
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
       store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
-                            counts);
+                            counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -178,28 +183,31 @@ class kv_cache {
     rows_.truncate("kv_cache::truncate", rows_.rows("kv_cache::truncate", row), size);
   }
 
-  /// Forgets tokens [first, last); the later ones move up and keep their positions. With `shift`, which then
-  /// closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
+  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
+  /// llama_memory_seq_add):
   ///
-  ///     cache.remove(keep, keep + n);  cache.shift<Layout>(keep, cache.size(), -n, table);
+  ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size()
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
   /// Cost:    one pass over the tokens behind
-  void remove(Index first, Index last, batch_row row = every_row) {
+  void remove(Index first, Index count, batch_row row = every_row) {
     const detail::row_range rows = rows_.rows("kv_cache::remove", row);
-    rows_.check_tokens("kv_cache::remove", rows, first, last);
+    rows_.check_tokens("kv_cache::remove", rows, first, count);
+    const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
       memory_.move_down(b, last, first, size(b) - last);
     rows_.remove(rows, first, last);
   }
 
-  /// Adds `delta` to the positions of tokens [first, last) of raw keys: exact.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
   ///
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size() and positions stay within 2^53 in
-  ///          magnitude; std::invalid_argument if the cache stores rotated keys
-  void shift(Index first, Index last, std::int64_t delta, batch_row row = every_row) {
+  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
+  ///          if the cache stores rotated keys
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
     detail::check_shift_without_table("kv_cache::shift", storage_, delta);
-    rows_.shift(rows_.checked_shift("kv_cache::shift", first, last, delta, row), first, last, delta);
+    rows_.shift(rows_.checked_shift("kv_cache::shift", first, count, delta, row), first, first + count,
+                delta);
   }
 
   /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
@@ -212,12 +220,13 @@ class kv_cache {
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout, class S>
-  void shift(Index first, Index last, std::int64_t delta, const frequency_table<S>& table,
+  void shift(Index first, Index count, std::int64_t delta, const frequency_table<S>& table,
              batch_row row = every_row) {
-    if (storage_ == key_storage::raw) return shift(first, last, delta, row);
+    if (storage_ == key_storage::raw) return shift(first, count, delta, row);
     check_table<Layout>(table);
     auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
-    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, last, delta, row);
+    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, count, delta, row);
+    const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
@@ -249,37 +258,28 @@ class kv_cache {
   /// Where the next tokens are.
   auto next_source() const { return detail::started_rows<std::int64_t>{rows_.next()}; }
 
-  template <class K, class V, class Source>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-                 const detail::row_counts& counts) const {
-    memory_.check_new(function, k, v, counts);
-    rows_.check_room(function, k.tokens, counts);
-    rows_.check_positions(function, k.tokens, positions, counts);
-  }
-  template <class K, class V, class Source>
+  template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             const detail::row_counts& counts) {
-    check_new(function, k, v, positions, counts);
+             const detail::row_counts& counts, const Threads& threads) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
     if (!rows_.empty()) detail::require_given_keys(function, rotation_);
     rotation_ = {};
-    for (Index b = 0; b < batch(); ++b)
-      memory_.write(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b));
+    memory_.write_behind(rows_, k, v, counts, threads);
     rows_.append(k.tokens, counts, positions);
   }
-  template <class Layout, class K, class V, class S, class Source>
+  template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
                      const frequency_table<S>& table, const Source& positions,
-                     const detail::row_counts& counts) {
-    check_new(function, k, v, positions, counts);
+                     const detail::row_counts& counts, const Threads& threads) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys(function);
     check_table<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          function, k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)), table,
-          detail::positions_of_row(positions, b));
-    for (Index b = 0; b < batch(); ++b)
-      memory_.template write_rotated<Layout>(k, v, b, 0, detail::count_of(b, k.tokens, counts), rows_.size(b),
-                                             table, detail::positions_of_row(positions, b));
+    detail::check_new_rotation<Layout>(function, k, counts, table, positions);
+    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, table, positions, threads);
     rows_.append(k.tokens, counts, positions);
     rotation_ = detail::rotation_by<Layout>(table);
   }

@@ -2,6 +2,9 @@
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
 
+#include <limits>
+
+#include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
 /// The choices that the caches of keys and values offer.
@@ -40,6 +43,25 @@ struct ring_policy {
   Index chunk = 1;
   ring_positions positions = ring_positions::sequence;
 };
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if the extents are no policy, or the positions do not go with the storage
+inline const ring_policy& checked_policy(const ring_policy& policy, key_storage storage) {
+  constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
+  if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
+      policy.window > limit || policy.chunk > limit)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
+                       policy.sinks, ", ", policy.window, " and ", policy.chunk));
+  if (policy.positions == ring_positions::cache && storage != key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message("ring_cache: positions in the cache change with every token and need raw keys, "
+                       "got rotated ones"));
+  return policy;
+}
+
+}  // namespace detail
 
 /// One row of a batch, for the functions of a cache that otherwise change every row:
 /// `cache.truncate(5, batch_row{2})`.

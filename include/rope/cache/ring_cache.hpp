@@ -13,6 +13,7 @@
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
+#include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
@@ -58,7 +59,7 @@ class ring_cache {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : policy_(checked(policy, storage)),
+      : policy_(detail::checked_policy(policy, storage)),
         memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
@@ -111,15 +112,19 @@ class ring_cache {
   /// \param k       [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated
   /// \param v       [batch, tokens, kv_heads, value_dim]
   /// \param counts  any integers, [batch]: row b takes its first counts[b] tokens; empty: every row takes all
+  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
-  template <int no_layout = 0, class K, class V>  // so that append<Layout> is never this function
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {}) {
+  template <int no_layout = 0, class K, class V,  // so that append<Layout> is never this function
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     memory_.check_new("ring_cache::append", k, v, counts);
     if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
     rotation_ = {};
-    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
+    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
       memory_.write(k, v, b, t, 1, slot);
     });
   }
@@ -130,11 +135,12 @@ class ring_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S>
+  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}) {
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts);
+    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -203,20 +209,6 @@ class ring_cache {
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-  static const ring_policy& checked(const ring_policy& policy, key_storage storage) {
-    constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
-    if (policy.sinks < 0 || policy.window <= 0 || policy.chunk <= 0 || policy.sinks > limit ||
-        policy.window > limit || policy.chunk > limit)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("ring_cache: sinks must not be negative, window and chunk be positive, got ",
-                                 policy.sinks, ", ", policy.window, " and ", policy.chunk));
-    if (policy.positions == ring_positions::cache && storage != key_storage::raw)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("ring_cache: positions in the cache change with every token and need raw keys, "
-                          "got rotated ones"));
-    return policy;
-  }
   std::size_t checked_row(Index b) const {
     if (b < 0 || b >= batch())
       ROPE_THROW(std::out_of_range,
@@ -241,39 +233,46 @@ class ring_cache {
   }
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
-  template <class Layout, class K, class V, class S>
+  template <class Layout, class K, class V, class S, class Threads>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
-                     const detail::row_counts& counts) {
+                     const detail::row_counts& counts, const Threads& threads) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
-    for (Index b = 0; b < batch(); ++b)
-      detail::check_rotation<Layout>(
-          "ring_cache::append", k.batch_range(b, 1).token_range(0, detail::count_of(b, k.tokens, counts)),
-          table, detail::contiguous_positions{seen_[at(b)]});
-    store(k.tokens, counts, [&](Index b, Index t, Index slot, std::int64_t position) {
+    detail::check_new_rotation<Layout>(
+        "ring_cache::append", k, counts, table,
+        detail::started_rows<std::int64_t>{std::span<const std::int64_t>(seen_)});
+    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t position) {
       memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
                                              detail::contiguous_positions{position});
     });
     rotation_ = detail::rotation_by<Layout>(table);
   }
 
-  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all.
-  template <class Write>
-  void store(Index tokens, const detail::row_counts& counts, const Write& write) {
+  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all. Those that
+  /// stay have slots of their own, so threads may write them in any order.
+  template <class Threads, class Write>
+  void store(Index tokens, const detail::row_counts& counts, const Threads& threads, const Write& write) {
     const Index ring = capacity() - policy_.sinks;
+    const auto stays = [&](Index b, std::int64_t i, std::int64_t end) {
+      return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - ring);
+    };
+    const auto end_of = [&](Index b) { return seen_[at(b)] + detail::count_of(b, tokens, counts); };
+    detail::for_each_run(threads, batch(), tokens, counts, memory_.bytes_of(batch() * tokens),
+                         [&](Index b, Index first, Index count) {
+                           for (Index t = first; t < first + count; ++t)
+                             if (const std::int64_t i = seen_[at(b)] + t; stays(b, i, end_of(b)))
+                               write(b, t, slot(i), i);
+                         });
     for (Index b = 0; b < batch(); ++b) {
-      const Index count = detail::count_of(b, tokens, counts);
-      const std::int64_t start = seen_[at(b)], end = start + count;
-      const std::int64_t oldest = (std::max)(oldest_[at(b)], end - ring);
-      for (std::int64_t i = start; i < end; ++i) {
-        if (i >= policy_.sinks && i < oldest) continue;
-        write(b, detail::to_index(i - start), slot(i), i);
+      const std::int64_t end = end_of(b);
+      for (std::int64_t i = seen_[at(b)]; i < end; ++i) {
+        if (!stays(b, i, end)) continue;
         position_in(b, slot(i)) = i;
         used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
       }
+      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - ring);
       seen_[at(b)] = end;
-      oldest_[at(b)] = oldest;
     }
     newest_.append(tokens, counts);
   }

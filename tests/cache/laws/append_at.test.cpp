@@ -66,12 +66,12 @@ class decoder {
   }
   void remove(long first, long last) {
     for (auto& row : rows_) row.erase(row.begin() + first, row.begin() + last);
-    cache_.remove(first, last);
+    cache_.remove(first, last - first);
     check_positions();
   }
   void shift(std::size_t b, std::size_t first, std::size_t last, std::int64_t delta) {
     for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
-    cache_.template shift<Layout>(static_cast<Index>(first), static_cast<Index>(last), delta, table_,
+    cache_.template shift<Layout>(static_cast<Index>(first), static_cast<Index>(last - first), delta, table_,
                                   batch_row{static_cast<Index>(b)});
     check_positions();
   }

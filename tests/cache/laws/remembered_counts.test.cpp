@@ -104,7 +104,7 @@ class decoder {
     } else if (last == size) {
       cache_.truncate(static_cast<Index>(first), row);
     } else {
-      cache_.remove(static_cast<Index>(first), static_cast<Index>(last), row);
+      cache_.remove(static_cast<Index>(first), static_cast<Index>(last - first), row);
     }
     for (std::size_t b = 0; b < rows_.size(); ++b) {
       if (!all && b != one) continue;
@@ -124,8 +124,8 @@ class decoder {
                         last = first + up_to(rows_[b].size() - first);
       const auto delta = static_cast<long long>(up_to(5)) - 2;
       for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
-      cache_.template shift<half_split>(static_cast<Index>(first), static_cast<Index>(last), delta, table_,
-                                        batch_row{static_cast<Index>(b)});
+      cache_.template shift<half_split>(static_cast<Index>(first), static_cast<Index>(last - first), delta,
+                                        table_, batch_row{static_cast<Index>(b)});
       ++turns_;
     }
   }

@@ -120,14 +120,14 @@ TEST_CASE("a shift turns only the tokens and rows it is given") {
   kv_cache<float> cache(2, 6, 3, 10);
   cache.append<interleaved>(tokens.view(), tokens.view(), table);
   const kv_cache<float> before = cache;
-  cache.shift<interleaved>(2, 5, 20, table, batch_row{1});
+  cache.shift<interleaved>(2, 3, 20, table, batch_row{1});
   const kv_cache<float> moved = at<interleaved>(20, tokens, table);
   testing::for_each_head(cache.keys(), [&](Index b, Index t, Index h) {
     const bool same = testing::same_bits(cache.keys().at(b, t, h), before.keys().at(b, t, h), 10);
     CHECK(same == !(b == 1 && t >= 2 && t < 5));
   });
   cache.shift<interleaved>(0, 2, 20, table, batch_row{1});
-  cache.shift<interleaved>(5, 6, 20, table, batch_row{1});
+  cache.shift<interleaved>(5, 1, 20, table, batch_row{1});
   cache.shift<interleaved>(0, 6, 20, table, batch_row{0});
   CHECK(worst<interleaved>(cache, moved, 1) <= 1);
   const kv_cache<float> shifted = cache;
@@ -141,8 +141,8 @@ TEST_CASE("a context shift goes on as if the removed tokens had never been") {
   const frequency_table<double> table(plain, 40);
   kv_cache<double> cache(2, 20, 3, 10), direct(2, 20, 3, 10);
   cache.append<half_split>(tokens.view(), tokens.view(), table);
-  cache.remove(4, 10);
-  cache.shift<half_split>(4, cache.size(), -6, table);
+  cache.remove(4, 6);
+  cache.shift<half_split>(4, cache.size() - 4, -6, table);
   direct.append<half_split>(tokens.view().token_range(0, 4), tokens.view().token_range(0, 4), table);
   direct.append<half_split>(tokens.view().token_range(10, 10), tokens.view().token_range(10, 10), table);
   CHECK(worst<half_split>(cache, direct, 1) <= 1);

@@ -14,6 +14,7 @@
 #include <rope/base/moved_index.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/base/workspace.hpp>
+#include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -92,6 +93,9 @@ class cache_memory {
   head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
   head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
 
+  /// Bytes that `count` tokens take.
+  Index bytes_of(Index count) const { return count * heads_ * (head_dim_ + value_dim_) * Index{sizeof(T)}; }
+
   /// New tokens fit in shape and number of rows.
   ///
   /// Throws:  std::invalid_argument
@@ -125,6 +129,28 @@ class cache_memory {
     rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
                             keys().batch_range(b, 1).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
+  }
+
+  /// Copies the new tokens of every row behind those it holds.
+  ///
+  /// \param rows  size(b) says how many row b holds
+  template <class Rows, class K, class V, class Threads>
+  void write_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v, const row_counts& counts,
+                    const Threads& threads) {
+    for_each_run(
+        threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+        [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
+  }
+  /// The same, with the keys rotated by their positions in the batch.
+  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
+  void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
+                            const row_counts& counts, const frequency_table<S>& table,
+                            const Source& positions, const Threads& threads) {
+    for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
+                 [&](Index b, Index first, Index count) {
+                   write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
+                                         positions_from<Source>{positions, b, first});
+                 });
   }
 
   /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.

@@ -103,6 +103,13 @@ class cache_rows {
     return b;
   }
 
+  /// Throws:  std::length_error unless the new tokens fit; as check_positions
+  template <class Source>
+  void check_new(const char* function, Index tokens, const Source& positions,
+                 const row_counts& counts) const {
+    check_room(function, tokens, counts);
+    check_positions(function, tokens, positions, counts);
+  }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
     for (std::size_t b = 0; b < sizes_.size(); ++b) {
@@ -143,12 +150,12 @@ class cache_rows {
     newest_.append(tokens, counts);
   }
 
-  /// Throws:  std::out_of_range unless 0 <= first <= last <= size
-  void check_tokens(const char* function, row_range rows, Index first, Index last) const {
+  /// Throws:  std::out_of_range unless tokens [first, first + count) are held
+  void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
-    if (first < 0 || first > last || last > held)
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": tokens [", first, ", ", last, ") must be inside [0, ", held, ")"));
+    if (first < 0 || count < 0 || first > held || count > held - first)
+      ROPE_THROW(std::out_of_range, message(function, ": first ", first, " and count ", count,
+                                            " must stay inside the ", held, " tokens that are held"));
   }
   void truncate(const char* function, row_range rows, Index size) {
     const Index held = this->size(rows.first);
@@ -181,11 +188,11 @@ class cache_rows {
       }
   }
   /// The rows of a shift that nothing speaks against.
-  row_range checked_shift(const char* function, Index first, Index last, std::int64_t delta,
+  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
     const row_range those = rows(function, row);
-    check_tokens(function, those, first, last);
-    check_shift(function, those, first, last, delta);
+    check_tokens(function, those, first, count);
+    check_shift(function, those, first, first + count, delta);
     return those;
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
