@@ -428,6 +428,14 @@ std::string message(const Parts&... parts) {
   return joined({message_part(parts)...});
 }
 
+/// Refuses two numbers that break a rule, whose text names both in this order.
+///
+/// Throws:  std::invalid_argument
+inline void require(const char* function, bool holds, const char* rule, Index first, Index second) {
+  if (!holds)
+    ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope

@@ -367,6 +367,14 @@ std::string message(const Parts&... parts) {
   return joined({message_part(parts)...});
 }
 
+/// Refuses two numbers that break a rule, whose text names both in this order.
+///
+/// Throws:  std::invalid_argument
+inline void require(const char* function, bool holds, const char* rule, Index first, Index second) {
+  if (!holds)
+    ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
+}
+
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
@@ -7218,8 +7226,8 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    require("attention", holds, rule, first, second);
   };
   demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
   demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
@@ -9519,9 +9527,8 @@ namespace detail {
 /// Throws:  std::invalid_argument if weights and options do not fit each other
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    require("multi_head_attention", holds, rule, first, second);
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
@@ -9532,28 +9539,30 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
          heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  demand(q_rows > 0 && q_rows % heads == 0, "the rows of the q weight must be a positive multiple of heads",
+         q_rows, heads);
   const Index head_dim = q_rows / heads;
-  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
-         kv_heads * head_dim);
-  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
-         kv_heads);
+  demand(k_rows == kv_heads * head_dim, "the rows of the k weight and kv_heads * head_dim must be equal",
+         k_rows, kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0,
+         "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
   demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
          weights.k.weight.cols(), weights.v.weight.cols());
-  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
-         weights.o.weight.cols(), heads * value_dim);
+  demand(weights.o.weight.cols() == heads * value_dim,
+         "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+         heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
   };
-  bias(weights.q, "the q bias must be empty or have the rows of its weight");
-  bias(weights.k, "the k bias must be empty or have the rows of its weight");
-  bias(weights.v, "the v bias must be empty or have the rows of its weight");
-  bias(weights.o, "the o bias must be empty or have the rows of its weight");
+  bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
+  bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
+  bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
+  bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
   demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+         "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
   demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+         "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "
@@ -10079,22 +10088,24 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
 
-  static void demand(bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  static void demand(bool holds, const char* rule, Index first, Index second) {
+    require("multi_head_attention", holds, rule, first, second);
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
-    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
-           context.cols(), shape.context_dim);
+    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+           shape.model_dim);
+    demand(context.cols() == shape.context_dim,
+           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+           shape.context_dim);
     demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
+           shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
     demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be batch * tokens", x.rows(), batch);
+           "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// What can be wrong with positions, before the first product.
@@ -12047,11 +12058,9 @@ class cached_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-      if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
-    };
-    demand(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
-    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    require("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
+            cache_.batch());
+    require("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);

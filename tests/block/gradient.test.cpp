@@ -394,9 +394,9 @@ TEST_CASE("gradients that do not fit a block are refused and nothing is written"
   const auto self = [&](const multi_head_gradients<double>& d) {
     multi_head_attention_gradient(block, x, 2, d_out, d, table);
   };
-  refused(invalid, m + "out must have out_dim columns, got 3 and 4", as_it_is,
+  refused(invalid, m + "the columns of out and out_dim must be equal, got 3 and 4", as_it_is,
           [&](const auto& d) { multi_head_attention_gradient(block, x, 2, narrow_d, d, table); });
-  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 4", as_it_is,
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4", as_it_is,
           [&](const auto& d) { multi_head_attention_gradient(block, x, 4, d_out, d); });
   refused(std::out_of_range(""), m + "position 4 is outside the table's [0, 4)", as_it_is,
           [&](const auto& d) { multi_head_attention_gradient(block, x, 2, d_out, d, table, 2); });

@@ -328,20 +328,21 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
   const std::invalid_argument invalid("");
   const std::out_of_range range("");
   const std::string m = "multi_head_attention: ";
-  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 4",
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 4",
           [&] { itself.forward(x, 4, out); });
-  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and -1",
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and -1",
           [&] { itself.forward(x, -1, out); });
-  refused(invalid, m + "the rows of x must be batch * tokens, got 6 and 0",
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 6 and 0",
           [&] { itself.forward(x, 0, out); });
-  refused(invalid, m + "x must have model_dim columns, got 9 and 10", [&] { itself.forward(wrong, 2, out); });
-  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+  refused(invalid, m + "the columns of x and model_dim must be equal, got 9 and 10",
+          [&] { itself.forward(wrong, 2, out); });
+  refused(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
           [&] { block.forward(x, 2, out); });
-  refused(invalid, m + "the keys' tokens must have context_dim columns, got 10 and 6",
+  refused(invalid, m + "the columns of the keys' tokens and context_dim must be equal, got 10 and 6",
           [&] { block.cross(x, x, 2, out); });
-  refused(invalid, m + "the rows of x must be batch * tokens, got 8 and 3",
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 8 and 3",
           [&] { block.cross(x, context, 3, out); });
-  refused(invalid, m + "out must have out_dim columns, got 9 and 10",
+  refused(invalid, m + "the columns of out and out_dim must be equal, got 9 and 10",
           [&] { itself.forward(x, 2, narrow_out); });
   refused(invalid, m + "out and x must have the same rows, got 5 and 6",
           [&] { itself.forward(x, 2, short_out); });
@@ -359,7 +360,7 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
 
   refused(invalid, m + "the cache must have [kv_heads, head_dim, value_dim] = [2, 6, 6], got [4, 6, 6]",
           [&] { itself.forward(x, other_heads, out, table); });
-  refused(invalid, m + "the rows of x must be batch * tokens, got 5 and 2",
+  refused(invalid, m + "the rows of x must be a multiple of batch, got 5 and 2",
           [&] { itself.forward(x.topRows(5), cache, out.topRows(5), table); });
   refused(std::length_error(""), "kv_cache::append: 3 tokens do not fit, the cache holds 0 of 2",
           [&] { itself.forward(x, full, out, table); });

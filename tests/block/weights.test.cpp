@@ -71,30 +71,30 @@ TEST_CASE("weights that do not fit each other are refused") {
   };
   const auto q = linear(24, 10), k = linear(12, 8), v = linear(6, 8), o = linear(9, 12);
   const std::string block = "multi_head_attention: ";
-  refused(block + "heads must divide the rows of the q weight, got 25 and 4",
+  refused(block + "the rows of the q weight must be a positive multiple of heads, got 25 and 4",
           [&](options_type&) { return with(linear(25, 10), k, v, o); });
-  refused(block + "heads must divide the rows of the q weight, got 0 and 4",
+  refused(block + "the rows of the q weight must be a positive multiple of heads, got 0 and 4",
           [&](options_type&) { return with(linear(0, 10), k, v, o); });
-  refused(block + "the k weight must have kv_heads * head_dim rows, got 24 and 12",
+  refused(block + "the rows of the k weight and kv_heads * head_dim must be equal, got 24 and 12",
           [&](options_type&) { return with(q, linear(24, 8), v, o); });
-  refused(block + "kv_heads must divide the rows of the v weight, got 7 and 2",
+  refused(block + "the rows of the v weight must be a positive multiple of kv_heads, got 7 and 2",
           [&](options_type&) { return with(q, k, linear(7, 8), o); });
   refused(block + "the k and v weights must have the same columns, got 8 and 9",
           [&](options_type&) { return with(q, k, linear(6, 9), o); });
-  refused(block + "the o weight must have heads * value_dim columns, got 24 and 12",
+  refused(block + "the columns of the o weight and heads * value_dim must be equal, got 24 and 12",
           [&](options_type&) { return with(q, k, v, linear(9, 24)); });
-  refused(block + "the q bias must be empty or have the rows of its weight, got 23 and 24",
+  refused(block + "the length of the q bias must be 0 or the rows of its weight, got 23 and 24",
           [&](options_type&) { return with(linear(24, 10, 23), k, v, o); });
-  refused(block + "the k bias must be empty or have the rows of its weight, got 24 and 12",
+  refused(block + "the length of the k bias must be 0 or the rows of its weight, got 24 and 12",
           [&](options_type&) { return with(q, linear(12, 8, 24), v, o); });
-  refused(block + "the v bias must be empty or have the rows of its weight, got 1 and 6",
+  refused(block + "the length of the v bias must be 0 or the rows of its weight, got 1 and 6",
           [&](options_type&) { return with(q, k, linear(6, 8, 1), o); });
-  refused(block + "the o bias must be empty or have the rows of its weight, got 12 and 9",
+  refused(block + "the length of the o bias must be 0 or the rows of its weight, got 12 and 9",
           [&](options_type&) { return with(q, k, v, linear(9, 12, 12)); });
-  refused(block + "q_norm must be empty or have head_dim weights, got 24 and 6", [&](options_type&) {
+  refused(block + "the length of q_norm must be 0 or head_dim, got 24 and 6", [&](options_type&) {
     return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .q_norm = {memory.data(), 24}};
   });
-  refused(block + "k_norm must be empty or have head_dim weights, got 12 and 6", [&](options_type&) {
+  refused(block + "the length of k_norm must be 0 or head_dim, got 12 and 6", [&](options_type&) {
     return multi_head_weights<double>{.q = q, .k = k, .v = v, .o = o, .k_norm = {memory.data(), 12}};
   });
 

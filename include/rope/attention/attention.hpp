@@ -35,8 +35,8 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", k);
   check_view("attention", v);
   check_view("attention", out);
-  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    require("attention", holds, rule, first, second);
   };
   demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
   demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);

@@ -83,9 +83,8 @@ namespace detail {
 /// Throws:  std::invalid_argument if weights and options do not fit each other
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
-  const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  const auto demand = [](bool holds, const char* rule, Index first, Index second) {
+    require("multi_head_attention", holds, rule, first, second);
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
@@ -96,28 +95,30 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
          heads, kv_heads);
   const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
               v_rows = weights.v.weight.rows();
-  demand(q_rows > 0 && q_rows % heads == 0, "heads must divide the rows of the q weight", q_rows, heads);
+  demand(q_rows > 0 && q_rows % heads == 0, "the rows of the q weight must be a positive multiple of heads",
+         q_rows, heads);
   const Index head_dim = q_rows / heads;
-  demand(k_rows == kv_heads * head_dim, "the k weight must have kv_heads * head_dim rows", k_rows,
-         kv_heads * head_dim);
-  demand(v_rows > 0 && v_rows % kv_heads == 0, "kv_heads must divide the rows of the v weight", v_rows,
-         kv_heads);
+  demand(k_rows == kv_heads * head_dim, "the rows of the k weight and kv_heads * head_dim must be equal",
+         k_rows, kv_heads * head_dim);
+  demand(v_rows > 0 && v_rows % kv_heads == 0,
+         "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
   demand(weights.k.weight.cols() == weights.v.weight.cols(), "the k and v weights must have the same columns",
          weights.k.weight.cols(), weights.v.weight.cols());
-  demand(weights.o.weight.cols() == heads * value_dim, "the o weight must have heads * value_dim columns",
-         weights.o.weight.cols(), heads * value_dim);
+  demand(weights.o.weight.cols() == heads * value_dim,
+         "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+         heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(), of.weight.rows());
   };
-  bias(weights.q, "the q bias must be empty or have the rows of its weight");
-  bias(weights.k, "the k bias must be empty or have the rows of its weight");
-  bias(weights.v, "the v bias must be empty or have the rows of its weight");
-  bias(weights.o, "the o bias must be empty or have the rows of its weight");
+  bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
+  bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
+  bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
+  bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
   demand(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-         "q_norm must be empty or have head_dim weights", weights.q_norm.size(), head_dim);
+         "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
   demand(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-         "k_norm must be empty or have head_dim weights", weights.k_norm.size(), head_dim);
+         "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     ROPE_THROW(std::invalid_argument,
                message("multi_head_attention: norm_epsilon must be finite and not negative, norm_offset "

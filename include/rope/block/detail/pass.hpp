@@ -82,22 +82,24 @@ struct block_pass {
   const multi_head_options& options;
   const multi_head_shape& shape;
 
-  static void demand(bool holds, const char* rule, Index got, Index of) {
-    if (!holds)
-      ROPE_THROW(std::invalid_argument, message("multi_head_attention: ", rule, ", got ", got, " and ", of));
+  static void demand(bool holds, const char* rule, Index first, Index second) {
+    require("multi_head_attention", holds, rule, first, second);
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "x must have model_dim columns", x.cols(), shape.model_dim);
-    demand(context.cols() == shape.context_dim, "the keys' tokens must have context_dim columns",
-           context.cols(), shape.context_dim);
+    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+           shape.model_dim);
+    demand(context.cols() == shape.context_dim,
+           "the columns of the keys' tokens and context_dim must be equal", context.cols(),
+           shape.context_dim);
     demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
-    demand(out.cols() == shape.out_dim, "out must have out_dim columns", out.cols(), shape.out_dim);
+    demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
+           shape.out_dim);
   }
   static Index tokens_per_row(const token_ref<T>& x, Index batch) {
     demand(batch >= 0 && (batch == 0 ? x.rows() == 0 : x.rows() % batch == 0),
-           "the rows of x must be batch * tokens", x.rows(), batch);
+           "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
   /// What can be wrong with positions, before the first product.

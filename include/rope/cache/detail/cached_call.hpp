@@ -111,11 +111,9 @@ class cached_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    const auto demand = [](bool holds, const char* rule, Index got, Index of) {
-      if (!holds) ROPE_THROW(std::invalid_argument, message("attention: ", rule, ", got ", got, " and ", of));
-    };
-    demand(q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch, cache_.batch());
-    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    require("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
+            cache_.batch());
+    require("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
