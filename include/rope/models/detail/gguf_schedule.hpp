@@ -79,43 +79,65 @@ std::optional<gguf_pair_factors> read_pair_factors(const gguf_reader<L>& reader,
   return {};
 }
 
+/// What the scaling keys say to the layers of one schedule.
+struct gguf_scaling {
+  double factor, attn_factor, ext_factor, original_max_position;
+};
+
 template <class L>
-derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
-                    const std::optional<gguf_pair_factors>& given_factors) {
+gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layers) {
   const std::string type = reader.text("rope.scaling.type", "linear");
   if (type != "none" && type != "linear" && type != "yarn" && type != "longrope")
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
-  const double s = scaled ? *factor : 1;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
-  const double given_ext = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
-  const double ext_factor = layers.slides ? 0 : given_ext < 0 ? (type == "yarn" ? 1 : 0) : given_ext;
-  const double original_max_position = original_max_position_of(reader, layers.max_position);
-  std::optional<ggml_pair_factors> factors;
-  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
-  if (equal(ext_factor, 0)) {
-    const magnified_linear linear{.factor = s, .magnitude = attn_factor};
-    if (!factors) return derive(equal(s, 1) ? "default" : "linear", layers.rotary_dim, layers.base, linear);
-    const char* name = equal(s, 1) ? "pair factors" : "linear, pair factors";
-    return derive(name, layers.rotary_dim, layers.base, linear, *factors);
-  }
-  if (equal(original_max_position, 0)) reader.required_number("context_length", range::positive);
-  weighted_yarn yarn{.yarn = {.factor = s, .original_max_position = original_max_position},
-                     .ext_factor = ext_factor};
-  yarn.yarn.beta_fast =
-      reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.yarn.beta_fast);
-  yarn.yarn.beta_slow =
-      reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.yarn.beta_slow);
+  double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
+  if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
+  return {.factor = scaled ? *factor : 1,
+          .attn_factor = attn_factor,
+          .ext_factor = layers.slides ? 0 : ext_factor,
+          .original_max_position = original_max_position_of(reader, layers.max_position)};
+}
+
+/// derive(), with the divisors of the file behind the rule.
+template <class Rule>
+derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
+                    const std::optional<ggml_pair_factors>& factors) {
+  if (!factors) return derive(name.c_str(), layers.rotary_dim, layers.base, rule);
+  const std::string both = name == "default" ? "pair factors" : name + ", pair factors";
+  return derive(both.c_str(), layers.rotary_dim, layers.base, rule, *factors);
+}
+
+template <class L>
+derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling,
+                         const std::optional<ggml_pair_factors>& factors) {
+  if (equal(scaling.original_max_position, 0)) reader.required_number("context_length", range::positive);
+  weighted_yarn rule{
+      .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
+      .ext_factor = scaling.ext_factor};
+  yarn_scaling& yarn = rule.yarn;
+  yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
+  yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
   const double multiplier =
-      checked(read_magnitude(reader, attn_factor, yarn.yarn), range::positive, "import_gguf",
+      checked(read_magnitude(reader, scaling.attn_factor, yarn), range::positive, "import_gguf",
               "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
-  derived result = factors ? derive("yarn, pair factors", layers.rotary_dim, layers.base, yarn, *factors)
-                           : derive("yarn", layers.rotary_dim, layers.base, yarn);
+  derived result = derive_with("yarn", layers, rule, factors);
   result.softmax_multiplier = multiplier;
   return result;
+}
+
+template <class L>
+derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
+                    const std::optional<gguf_pair_factors>& given_factors) {
+  const gguf_scaling scaling = read_scaling(reader, layers);
+  std::optional<ggml_pair_factors> factors;
+  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  if (!equal(scaling.ext_factor, 0)) return derive_gguf_yarn(reader, layers, scaling, factors);
+  return derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers,
+                     magnified_linear{.factor = scaling.factor, .magnitude = scaling.attn_factor}, factors);
 }
 
 }  // namespace detail

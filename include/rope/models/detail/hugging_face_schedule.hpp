@@ -24,28 +24,43 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The rope types of Hugging Face transformers, and `ntk` of vLLM.
+inline constexpr const char* rope_types[] = {"default",  "linear", "dynamic",      "yarn",
+                                             "longrope", "llama3", "proportional", "ntk"};
+
+/// Types under another name, and the present one.
+inline constexpr struct {
+  const char *name, *present;
+} renamed_rope_types[] = {{"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}};
+
+/// The present name of the type that was given.
+template <class J>
+std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
+  std::string type = given;
+  for (const auto& renamed : renamed_rope_types)
+    if (given == renamed.name) type = renamed.present;
+  return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
+}
+
 /// The rope type under its present name. Older names are noted, unknown ones throw.
 template <class J>
 std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
   const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
   const char* key = new_key ? "rope_type" : "type";
   const std::string given = new_key.value_or(old_key.value_or("default"));
-  std::string type = given;
-  if (type == "su") type = "longrope";
-  if (type == "mrope") type = "default";
-  if (type == "deepseek_yarn") type = "yarn";
-  if (type == "yarn" && rope.has("short_factor") && rope.has("long_factor")) type = "longrope";
+  std::string type = present_rope_type(rope, given);
   if (type != given)
     warnings.push_back(rope.path() + key + " " + given + " is another name of " + type);
   else if (!new_key && old_key)
     warnings.push_back(rope.path() + "type is the older name of rope_type");
   if (new_key && old_key && *new_key != *old_key && !(*old_key == "mrope" && type == "default"))
     warnings.push_back(rope.path() + "type " + *old_key + " is overruled by rope_type " + *new_key);
-  for (const char* known :
-       {"default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk"})
-    if (type == known) return type;
-  rope.refuse(key, "is not a known rope type, got " + given +
-                       "; known are default, linear, dynamic, yarn, longrope, llama3, proportional, ntk");
+  std::string known;
+  for (const char* one : rope_types) {
+    if (type == one) return type;
+    known += known.empty() ? one : std::string(", ") + one;
+  }
+  rope.refuse(key, "is not a known rope type, got " + given + "; known are " + known);
   return type;
 }
 
