@@ -2410,111 +2410,13 @@ T* workspace(Index count) {
 
 #endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
 #include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
-#include <utility>  // std::index_sequence
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-
-#include <cstddef>
-#include <type_traits>
-
-
-/// What attention asks of packets that Eigen does not have.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16) {
-    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
-    __m512 quarters[4], pairs[2];
-    for (int j = 0; j < 4; ++j) {
-      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    }
-    for (int j = 0; j < 2; ++j)
-      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
-  }
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
-/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
-/// alone, and under -ffast-math those then have other last bits.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
@@ -2705,6 +2607,111 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>  // std::index_sequence
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+
+/// What attention asks of packets that Eigen does not have.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16) {
+    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
+    __m512 quarters[4], pairs[2];
+    for (int j = 0; j < 4; ++j) {
+      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    for (int j = 0; j < 2; ++j)
+      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
+  }
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
+/// a maximum in any order: the instruction returns its second one then.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
+/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
+/// alone, and under -ffast-math those then have other last bits.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
@@ -3061,6 +3068,19 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
     rotate_scalars<Layout>(x, row, first);
 }
 
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+
+/// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
+/// bits are the same in each: this is tuning.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
 /// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
 /// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
 template <class Layout, class T, class P, bool apart>
@@ -3080,35 +3100,59 @@ void read_in_order(const T* channels, Index count) {
   for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
 }
 
+/// Which form of rotation_step is the faster one.
+template <class Layout, class T>
+struct faster_form {
+  /// Whether pairs are taken apart: as long as the entries of a row are held in registers, and where they are
+  /// read again for other heads. In place, exchanging neighbours is the faster form of interleaved as long as
+  /// its entries, each twice in a register, are held.
+  static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  static constexpr bool read_again_apart =
+      held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
+
+  /// Whether the form of held entries is the faster one of a stream from one buffer to another too. For
+  /// interleaved it is the other way round there (0.88 and 0.98 of a copy, AVX-512).
+  static constexpr bool holds_between_buffers =
+      held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
+};
+
+/// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
+template <class Layout, class P, bool apart, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
+  // Passing through the heads once per part of a row would leave the order of memory, which costs more than
+  // reading the row from the L1 cache for each head.
+  const Index together = in_one_pass<Layout, T, P, apart>(row.pairs) ? x.heads : 1;
+  for (Index h = 0; h < x.heads; h += together) {
+    if (std::is_same_v<Layout, half_split> && together == 1)
+      read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
+    rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(
+        token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride, x.out_stride},
+        row, 0);
+  }
+}
+
+/// Whether packets of the arithmetic type of T, which the entries S must be, turn the pairs of a layout.
+template <class Layout, class T, class S>
+inline constexpr bool turns_in_packets = false;
+template <class T>
+inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+template <class T>
+inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+
 /// Rotates every head of one token.
 ///
 /// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
   using P = packet<arithmetic<T>>;
-  constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
-  if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
-    // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
-    // AVX-512).
-    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
-    constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
-    const bool held = in_one_pass<Layout, T, P, apart>(row.pairs);
-    if (!streams || (held && (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>))) {
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(x, row, 0);
+  using form = faster_form<Layout, T>;
+  if constexpr (turns_in_packets<Layout, T, S>) {
+    const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
+    if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
       return;
     }
-    // Passing through the heads once per part of a row would leave the order of memory, which costs more than
-    // reading the row from the L1 cache for each head.
-    const Index together = in_one_pass<Layout, T, P, last_apart>(row.pairs) ? x.heads : 1;
-    for (Index h = 0; h < x.heads; h += together) {
-      if (std::is_same_v<Layout, half_split> && together == 1)
-        read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, last_apart>, last_apart>(
-          token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
-                         x.out_stride},
-          row, 0);
-    }
+    rotate_in_order<Layout, P, form::read_again_apart>(x, row);
   } else {
     rotate_scalars<Layout>(x, row, 0);
   }
@@ -3118,7 +3162,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP

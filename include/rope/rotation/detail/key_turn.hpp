@@ -12,7 +12,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/phase.hpp>

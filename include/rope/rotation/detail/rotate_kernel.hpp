@@ -2,7 +2,6 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
-#include <bit>  // std::has_single_bit
 #include <cstddef>
 #include <type_traits>
 #include <utility>  // std::index_sequence
@@ -225,59 +224,6 @@ EIGEN_ALWAYS_INLINE void rotate_blocks(token_heads<T> x, table_row<S, inverse> r
     rotate_blocks<Layout, half_packet<P>, 1, apart>(x, row, first);
   else
     rotate_scalars<Layout>(x, row, first);
-}
-
-/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
-/// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
-template <class Layout, class T, class P, bool apart>
-bool in_one_pass(Index pairs) {
-  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
-  return pairs <= pairs_in_block<Layout, T, P, apart> &&
-         (sizeof(T) == 2 ||
-          (pairs % step == 0 && std::has_single_bit(static_cast<std::size_t>(pairs / step))));
-}
-
-/// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
-/// another one.
-template <class T>
-void read_in_order(const T* channels, Index count) {
-  constexpr Index line = 64;
-  const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
-  for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
-}
-
-/// Rotates every head of one token.
-///
-/// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
-template <class Layout, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
-  using P = packet<arithmetic<T>>;
-  constexpr bool known = std::is_same_v<Layout, interleaved> || std::is_same_v<Layout, half_split>;
-  if constexpr (known && std::is_same_v<arithmetic<T>, S> && has_packets<T, P>) {
-    // In place, exchanging neighbours is the faster form of interleaved as long as its entries, each twice in
-    // a register, are held. From one buffer to another it is the other way round (0.88 and 0.98 of a copy,
-    // AVX-512).
-    constexpr bool apart = std::is_same_v<T, Eigen::bfloat16>;
-    constexpr bool last_apart = apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, P>);
-    const bool held = in_one_pass<Layout, T, P, apart>(row.pairs);
-    if (!streams || (held && (apart == last_apart || x.in == x.out || std::is_same_v<T, Eigen::half>))) {
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(x, row, 0);
-      return;
-    }
-    // Passing through the heads once per part of a row would leave the order of memory, which costs more than
-    // reading the row from the L1 cache for each head.
-    const Index together = in_one_pass<Layout, T, P, last_apart>(row.pairs) ? x.heads : 1;
-    for (Index h = 0; h < x.heads; h += together) {
-      if (std::is_same_v<Layout, half_split> && together == 1)
-        read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
-      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, last_apart>, last_apart>(
-          token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride,
-                         x.out_stride},
-          row, 0);
-    }
-  } else {
-    rotate_scalars<Layout>(x, row, 0);
-  }
 }
 
 }  // namespace detail

@@ -10,7 +10,7 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_view.hpp>
 #include <rope/tables/table.hpp>

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+
+#include <bit>  // std::has_single_bit
+#include <cstddef>
+#include <type_traits>
+
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_pairs.hpp>  // can_take_apart
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotate_kernel.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// In which order, and in which form, the blocks of rotate_kernel.hpp pass through the heads of a token. The
+/// bits are the same in each: this is tuning.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a row of `pairs` pairs is one block, so that a pass over the heads takes each one whole. A second
+/// pass over heads of 16-bit channels, which are short, costs less than it would to do without it.
+template <class Layout, class T, class P, bool apart>
+bool in_one_pass(Index pairs) {
+  constexpr Index step = rotation_step<Layout, T, P, apart>::pairs;
+  return pairs <= pairs_in_block<Layout, T, P, apart> &&
+         (sizeof(T) == 2 ||
+          (pairs % step == 0 && std::has_single_bit(static_cast<std::size_t>(pairs / step))));
+}
+
+/// Reads a head's channels in the order of memory, so that they are in the cache when blocks read them in
+/// another one.
+template <class T>
+void read_in_order(const T* channels, Index count) {
+  constexpr Index line = 64;
+  const auto* bytes = reinterpret_cast<const volatile unsigned char*>(channels);
+  for (Index i = 0; i < count * Index(sizeof(T)); i += line) static_cast<void>(bytes[i]);
+}
+
+/// Which form of rotation_step is the faster one.
+template <class Layout, class T>
+struct faster_form {
+  /// Whether pairs are taken apart: as long as the entries of a row are held in registers, and where they are
+  /// read again for other heads. In place, exchanging neighbours is the faster form of interleaved as long as
+  /// its entries, each twice in a register, are held.
+  static constexpr bool held_apart = std::is_same_v<T, Eigen::bfloat16>;
+  static constexpr bool read_again_apart =
+      held_apart || (std::is_same_v<Layout, interleaved> && can_take_apart<T, packet<arithmetic<T>>>);
+
+  /// Whether the form of held entries is the faster one of a stream from one buffer to another too. For
+  /// interleaved it is the other way round there (0.88 and 0.98 of a copy, AVX-512).
+  static constexpr bool holds_between_buffers =
+      held_apart == read_again_apart || std::is_same_v<T, Eigen::half>;
+};
+
+/// Rotates every head of a token whose data is larger than a core's own cache, in the order of memory.
+template <class Layout, class P, bool apart, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_in_order(token_heads<T> x, table_row<S, inverse> row) {
+  // Passing through the heads once per part of a row would leave the order of memory, which costs more than
+  // reading the row from the L1 cache for each head.
+  const Index together = in_one_pass<Layout, T, P, apart>(row.pairs) ? x.heads : 1;
+  for (Index h = 0; h < x.heads; h += together) {
+    if (std::is_same_v<Layout, half_split> && together == 1)
+      read_in_order(x.in + h * x.in_stride, 2 * row.pairs);
+    rotate_blocks<Layout, P, steps_in_block<Layout, T, P, apart>, apart>(
+        token_heads<T>{x.in + h * x.in_stride, x.out + h * x.out_stride, together, x.in_stride, x.out_stride},
+        row, 0);
+  }
+}
+
+/// Whether packets of the arithmetic type of T, which the entries S must be, turn the pairs of a layout.
+template <class Layout, class T, class S>
+inline constexpr bool turns_in_packets = false;
+template <class T>
+inline constexpr bool turns_in_packets<interleaved, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+template <class T>
+inline constexpr bool turns_in_packets<half_split, T, arithmetic<T>> = has_packets<T, packet<arithmetic<T>>>;
+
+/// Rotates every head of one token.
+///
+/// \param streams  whether the data is larger than a core's own cache, so that the order of memory matters
+template <class Layout, class T, class S, bool inverse>
+EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool streams) {
+  using P = packet<arithmetic<T>>;
+  using form = faster_form<Layout, T>;
+  if constexpr (turns_in_packets<Layout, T, S>) {
+    const bool held = in_one_pass<Layout, T, P, form::held_apart>(row.pairs);
+    if (!streams || (held && (form::holds_between_buffers || x.in == x.out))) {
+      rotate_blocks<Layout, P, steps_in_block<Layout, T, P, form::held_apart>, form::held_apart>(x, row, 0);
+      return;
+    }
+    rotate_in_order<Layout, P, form::read_again_apart>(x, row);
+  } else {
+    rotate_scalars<Layout>(x, row, 0);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
