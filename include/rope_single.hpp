@@ -641,9 +641,8 @@ void check_magnitudes(const char* function, const attention_options& options, In
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }
 
-/// Every number in the options that is out of its range, and every list and view that does not fit the call.
-inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape, bool rotates = false) {
+/// Every number in the options that is out of its range.
+inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     ROPE_THROW(std::invalid_argument,
                message(function, ": scale must be finite and softcap finite and not negative, got ",
@@ -656,7 +655,11 @@ inline void check_options(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout must be in [0, 1), got ", options.dropout));
+}
 
+/// Every list and view in the options that does not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
@@ -672,9 +675,12 @@ inline void check_options(const char* function, const attention_options& options
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
+}
 
+/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+inline void check_segments(const char* function, const attention_options& options,
+                           const attention_shape& shape) {
   if (options.query_offsets.empty()) {
-    check_alignment(function, options, shape, rotates);
     if (!options.key_offsets.empty())
       ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
     return;
@@ -693,6 +699,15 @@ inline void check_options(const char* function, const attention_options& options
                        options.query_offsets.size(), " and ", key_offsets.size()));
   check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
   check_offsets(function, "key_offsets", key_offsets, shape.keys);
+}
+
+/// Everything that is wrong with options by themselves, or for the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  check_numbers(function, options);
+  check_lists(function, options, shape);
+  if (options.query_offsets.empty()) check_alignment(function, options, shape, rotates);
+  check_segments(function, options, shape);
 }
 
 }  // namespace detail
@@ -8555,10 +8570,9 @@ struct option_gradients {
 
 namespace detail {
 
+/// The heads of a tape are views of the call's extents.
 template <class T>
-void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options, bool rotates = false) {
-  const char* function = "attention_gradient";
+void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
                                          head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
     check_view(function, view);
@@ -8586,30 +8600,48 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
-  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
+}
+
+/// Numbers in the memory that a bias spans, from its first entry to its last.
+inline Index span_of(const score_view<float>& bias) {
+  if (!bias) return 0;
+  return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
+         (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+}
+
+/// Memory for gradients with respect to options fits what they hold.
+inline void check_option_gradients(const char* function, const option_gradients& by_options,
+                                   const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient with respect to sink_logits must have their length, ",
                        options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
+  if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
-  const Index entries = !bias
-                            ? 0
-                            : 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
-                                  (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
   for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
                                        {bias.heads, bias.head_stride},
                                        {bias.queries, bias.query_stride},
                                        {bias.keys, bias.key_stride}})
-    if (!by_options.bias.empty() && extent > 1 && stride < 0)
+    if (extent > 1 && stride < 0)
       ROPE_THROW(
           std::invalid_argument,
           message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
                   stride));
-  if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
+  if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient with respect to bias must have one number per entry, ",
-                       entries, ", got ", by_options.bias.size()));
+                       span_of(bias), ", got ", by_options.bias.size()));
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class T>
+void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
+                              const option_gradients& by_options, bool rotates = false) {
+  const char* function = "attention_gradient";
+  check_tape(function, x);
+  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
+  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
+  check_option_gradients(function, by_options, options);
 }
 
 /// Every gradient; nothing is checked any more.

@@ -41,10 +41,9 @@ struct option_gradients {
 
 namespace detail {
 
+/// The heads of a tape are views of the call's extents.
 template <class T>
-void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
-                              const option_gradients& by_options, bool rotates = false) {
-  const char* function = "attention_gradient";
+void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
                                          head_view<const T>(x.d_k), head_view<const T>(x.d_v)}) {
     check_view(function, view);
@@ -72,30 +71,48 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   match("d_q", x.d_q, x.q, x.q.head_dim);
   match("d_k", x.d_k, x.k, x.k.head_dim);
   match("d_v", x.d_v, x.k, x.v.head_dim);
-  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
-  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
+}
+
+/// Numbers in the memory that a bias spans, from its first entry to its last.
+inline Index span_of(const score_view<float>& bias) {
+  if (!bias) return 0;
+  return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
+         (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
+}
+
+/// Memory for gradients with respect to options fits what they hold.
+inline void check_option_gradients(const char* function, const option_gradients& by_options,
+                                   const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient with respect to sink_logits must have their length, ",
                        options.sink_logits.size(), ", got ", by_options.sink_logits.size()));
+  if (by_options.bias.empty()) return;
   const score_view<float>& bias = options.bias;
-  const Index entries = !bias
-                            ? 0
-                            : 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
-                                  (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
   for (const auto& [extent, stride] : {std::pair(bias.batch, bias.batch_stride),
                                        {bias.heads, bias.head_stride},
                                        {bias.queries, bias.query_stride},
                                        {bias.keys, bias.key_stride}})
-    if (!by_options.bias.empty() && extent > 1 && stride < 0)
+    if (extent > 1 && stride < 0)
       ROPE_THROW(
           std::invalid_argument,
           message(function, ": the gradient with respect to bias needs strides that are not negative, got ",
                   stride));
-  if (!by_options.bias.empty() && static_cast<Index>(by_options.bias.size()) != entries)
+  if (static_cast<Index>(by_options.bias.size()) != span_of(bias))
     ROPE_THROW(std::invalid_argument,
                message(function, ": the gradient with respect to bias must have one number per entry, ",
-                       entries, ", got ", by_options.bias.size()));
+                       span_of(bias), ", got ", by_options.bias.size()));
+}
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class T>
+void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
+                              const option_gradients& by_options, bool rotates = false) {
+  const char* function = "attention_gradient";
+  check_tape(function, x);
+  check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
+  check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
+  check_option_gradients(function, by_options, options);
 }
 
 /// Every gradient; nothing is checked any more.

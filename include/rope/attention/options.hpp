@@ -215,9 +215,8 @@ void check_magnitudes(const char* function, const attention_options& options, In
                                               ", ", 1 / room, "], got ", scale, " / ", options.softcap));
 }
 
-/// Every number in the options that is out of its range, and every list and view that does not fit the call.
-inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape, bool rotates = false) {
+/// Every number in the options that is out of its range.
+inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     ROPE_THROW(std::invalid_argument,
                message(function, ": scale must be finite and softcap finite and not negative, got ",
@@ -230,7 +229,11 @@ inline void check_options(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout must be in [0, 1), got ", options.dropout));
+}
 
+/// Every list and view in the options that does not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
   for (const float logit : options.sink_logits)
     if (!is_finite(static_cast<double>(logit)))
@@ -246,9 +249,12 @@ inline void check_options(const char* function, const attention_options& options
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
+}
 
+/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+inline void check_segments(const char* function, const attention_options& options,
+                           const attention_shape& shape) {
   if (options.query_offsets.empty()) {
-    check_alignment(function, options, shape, rotates);
     if (!options.key_offsets.empty())
       ROPE_THROW(std::invalid_argument, message(function, ": key_offsets need query_offsets"));
     return;
@@ -267,6 +273,15 @@ inline void check_options(const char* function, const attention_options& options
                        options.query_offsets.size(), " and ", key_offsets.size()));
   check_offsets(function, "query_offsets", options.query_offsets, shape.queries);
   check_offsets(function, "key_offsets", key_offsets, shape.keys);
+}
+
+/// Everything that is wrong with options by themselves, or for the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  check_numbers(function, options);
+  check_lists(function, options, shape);
+  if (options.query_offsets.empty()) check_alignment(function, options, shape, rotates);
+  check_segments(function, options, shape);
 }
 
 }  // namespace detail
