@@ -13277,6 +13277,14 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
+#define ROPE_FREQUENCIES_LONGROPE_HPP
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 
@@ -13284,7 +13292,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #include <cmath>
 #include <numbers>
 #include <optional>
-#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_DETAIL_BLEND_HPP
@@ -13491,57 +13498,6 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   return g * g;
 }
 
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor, long_factor;       // [pairs], positive
-  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
-  std::optional<double> factor = {}, attention_factor = {};
-
-  bool uses_long() const { return length > original_max_position; }
-
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
-  }
-
-  void apply(schedule& schedule) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
-    schedule.attention_factor *= magnitude();
-  }
-};
-
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
 /// high_freq_factor kept, those between blended.
 ///
@@ -13605,6 +13561,67 @@ struct proportional_scaling {
 }  // namespace rope
 
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
+
+/// The frequency rule that a search has found pair by pair, in the manner of scaling.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
+/// began with.
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor, long_factor;       // [pairs], positive
+  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
+  std::optional<double> factor = {}, attention_factor = {};
+
+  bool uses_long() const { return length > original_max_position; }
+
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
+  }
+
+  void apply(schedule& schedule) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_field(detail::is_finite(max_position) && max_position > 0,
+                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
+                          "longrope_scaling: factor must be positive", factor.value_or(1));
+    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
+                          "longrope_scaling: attention_factor must be positive",
+                          attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(
+                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
+                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
+      for (const double value : *list)
+        detail::require_field(detail::is_finite(value) && value > 0,
+                              "longrope_scaling: a factor must be positive", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
+      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    schedule.attention_factor *= magnitude();
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP

@@ -2,10 +2,8 @@
 #include <rope/frequencies/scaling.hpp>
 
 #include <cmath>
-#include <cstddef>
 #include <numbers>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "support/catch.hpp"
@@ -16,15 +14,6 @@ namespace {
 
 using namespace rope;
 using namespace testing;
-
-/// A LongRoPE rule for four pairs.
-longrope_scaling longrope(double length) {
-  return {.short_factor = {1, 1.25, 1.5, 2},
-          .long_factor = {1, 4, 16, 64},
-          .original_max_position = 4096,
-          .max_position = 131072,
-          .length = length};
-}
 
 }  // namespace
 
@@ -79,20 +68,6 @@ TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", 
     CHECK(divided(f, original, 41, 64, 10));
     CHECK(f.attention_factor() == 1.0);
   }
-  SECTION("longrope") {
-    longrope_scaling rule = {.short_factor = list(64, 2.0),
-                             .long_factor = list(64),
-                             .original_max_position = 2048,
-                             .max_position = 2048,
-                             .length = 1,
-                             .factor = 10};
-    for (std::size_t i = 0; i < 64; ++i) rule.long_factor[i] = static_cast<double>(i + 1);
-    CHECK(divided(frequencies(128, 1e4, rule), original, 0, 64, 2));
-    rule.length = 2049;
-    const frequencies f(128, 1e4, rule);
-    for (Index i = 0; i < 64; ++i) CHECK(divided(f, original, i, i + 1, static_cast<double>(i + 1)));
-    CHECK(rounds_to(f.attention_factor(), std::sqrt(1 + std::log(10.0) / std::log(2048.0)), 14));
-  }
 }
 
 // Golden: recomputed in double precision from the formulas of Hugging Face transformers.
@@ -139,8 +114,6 @@ TEST_CASE("a factor of 1 changes nothing", "[scaling]") {
       CHECK(is_identity(dim, base,
                         yarn_scaling{.factor = 1, .original_max_position = 4096, .truncate = false}));
       CHECK(is_identity(dim, base, proportional_scaling{.partial_rotary_factor = 1}));
-      const list ones(static_cast<std::size_t>(dim / 2), 1.0);
-      CHECK(is_identity(dim, base, longrope_scaling{ones, ones, 4096, 4096, 9999, {}, {}}));
     }
 }
 
@@ -180,37 +153,6 @@ TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of th
   CHECK((frequencies(16, 1e6, proportional_scaling{0.01}).inv_freq() == 0.0).all());
 }
 
-TEST_CASE("longrope_scaling takes the long list above L0, and m does not depend on the list", "[scaling]") {
-  const frequencies original(8, 1e4);
-  for (const double length : {0.0, 1.0, 4096.0, 4097.0, 131072.0}) {
-    const longrope_scaling rule = longrope(length);
-    CAPTURE(length);
-    CHECK(rule.uses_long() == (length > 4096));
-    const frequencies f(8, 1e4, rule);
-    const list& divisors = length > 4096 ? rule.long_factor : rule.short_factor;
-    for (Index i = 0; i < 4; ++i)
-      CHECK(divided(f, original, i, i + 1, divisors[static_cast<std::size_t>(i)]));
-    CHECK(rounds_to(f.attention_factor(), 1.19023807, 9));  // Golden: Phi-3, 128k
-  }
-}
-
-TEST_CASE("the m of longrope_scaling is attention_factor, or that of factor, or that of max_position over L0",
-          "[scaling]") {
-  const auto m = [](auto change) {
-    longrope_scaling rule = longrope(5000);
-    change(rule);
-    return frequencies(8, 1e4, rule).attention_factor();
-  };
-  CHECK(rounds_to(m([](auto& r) { r.factor = 4; }), 1.08012345, 9));
-  CHECK(rounds_to(m([](auto& r) { r.max_position = 16384; }), 1.08012345, 9));
-  CHECK(m([](auto& r) { r.attention_factor = 1.243163121016122; }) == 1.243163121016122);
-  CHECK(m([](auto& r) { r.factor = 4, r.attention_factor = 0.5; }) == 0.5);
-  CHECK(m([](auto& r) { r.factor = 1; }) == 1.0);
-  CHECK(m([](auto& r) { r.factor = 0.25; }) == 1.0);
-  CHECK(m([](auto& r) { r.max_position = 4096; }) == 1.0);
-  CHECK(m([](auto& r) { r.max_position = 1024; }) == 1.0);
-}
-
 TEST_CASE("every scaling reports a field out of its range with the rule and the value", "[scaling]") {
   for (const auto& [bad, value] : not_at_least_one) {
     CHECK(refused(linear_scaling{bad}, "linear_scaling: factor must be at least 1", value));
@@ -246,30 +188,4 @@ TEST_CASE("every scaling reports a field out of its range with the rule and the 
       "dynamic_ntk_scaling: rotary_dim must be at least 4", "got 2"));
   CHECK(throws_saying<std::invalid_argument>([] { frequencies f(2, 1e4, ntk_scaling{2}); },
                                              "ntk_scaling: rotary_dim must be at least 4", "got 2"));
-}
-
-TEST_CASE("longrope_scaling reports fields out of range and lists of the wrong length", "[scaling]") {
-  const auto says = [](auto change, const char* text, const char* value) {
-    longrope_scaling rule = longrope(1);
-    change(rule);
-    return refused(rule, std::string("longrope_scaling: ") + text, value);
-  };
-  for (const auto& [bad, value] : not_positive) {
-    const double x = bad;
-    CHECK(
-        says([x](auto& r) { r.original_max_position = x; }, "original_max_position must be above 1", value));
-    CHECK(says([x](auto& r) { r.max_position = x; }, "max_position must be positive", value));
-    CHECK(says([x](auto& r) { r.factor = x; }, "factor must be positive", value));
-    CHECK(says([x](auto& r) { r.attention_factor = x; }, "attention_factor must be positive", value));
-    // Also in the list that is not used.
-    CHECK(says([x](auto& r) { r.short_factor[3] = x; }, "a factor must be positive", value));
-    CHECK(says([x](auto& r) { r.long_factor[0] = x; }, "a factor must be positive", value));
-    if (x != 0) CHECK(says([x](auto& r) { r.length = x; }, "length must not be negative", value));
-  }
-  CHECK(says([](auto& r) { r.original_max_position = 1; }, "original_max_position must be above 1", "got 1"));
-  CHECK(says([](auto& r) { r.short_factor.pop_back(); }, "short_factor must have one value per pair, 4",
-             "got 3"));
-  CHECK(says([](auto& r) { r.long_factor.push_back(1); }, "long_factor must have one value per pair, 4",
-             "got 5"));
-  CHECK(says([](auto& r) { r.long_factor.clear(); }, "long_factor must have one value per pair, 4", "got 0"));
 }

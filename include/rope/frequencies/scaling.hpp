@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numbers>
 #include <optional>
-#include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
@@ -160,57 +159,6 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = 0.1 * scaling.mscale_all_dim.value_or(0) * std::log(scaling.factor) + 1;
   return g * g;
 }
-
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor, long_factor;       // [pairs], positive
-  double original_max_position, max_position, length;  // L0 > 1, positive, not negative
-  std::optional<double> factor = {}, attention_factor = {};
-
-  bool uses_long() const { return length > original_max_position; }
-
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
-  }
-
-  void apply(schedule& schedule) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
-    schedule.attention_factor *= magnitude();
-  }
-};
 
 /// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
 /// high_freq_factor kept, those between blended.
