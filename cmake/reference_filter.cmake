@@ -6,7 +6,7 @@ set(file "${CMAKE_ARGV3}")
 file(READ "${file}" text)
 string(REPLACE "inline namespace ROPE_ABI {\n" "" text "${text}")
 string(REPLACE "}  // namespace ROPE_ABI\n" "" text "${text}")
-string(REGEX REPLACE "([;,])  +// " "\\1  ///< " text "${text}")
+string(REGEX REPLACE "(\n[^/\n]*[;,])  +// " "\\1  ///< " text "${text}") # not in a comment, where it is part of some code
 
 set(title_of_base "Base: memory, messages, threads")
 set(title_of_frequencies "Frequencies: how fast does a pair turn?")

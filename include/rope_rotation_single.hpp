@@ -214,6 +214,8 @@ template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 
 /// The calling thread alone: what every call without a `threads` argument uses.
+///
+///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
   Index threads() const { return 1; }
   void parallel_for(Index count, const auto& body) const {
@@ -668,6 +670,11 @@ inline namespace ROPE_ABI {
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+///
+///     struct half_speed {  // a rule of your own
+///       void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+///     };
+///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;
   long double base;
@@ -701,6 +708,9 @@ concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
+///     const frequency_table table(f, 8192);
+///
 /// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
@@ -722,7 +732,7 @@ class frequencies {
 
   /// The original schedule changed by one scaling, or by several in the order given.
   ///
-  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
   /// Throws:    std::invalid_argument
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
@@ -955,6 +965,9 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 }  // namespace detail
 
 /// Position interpolation: f_i / s.
+///
+///     const frequencies f(128, 10000.0, linear_scaling{.factor = 4});
+///
 /// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
 struct linear_scaling {
   double factor;  // s >= 1
@@ -967,6 +980,9 @@ struct linear_scaling {
 };
 
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
+///
+///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
+///
 /// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
 struct ntk_scaling {
   double factor;  // s >= 1
@@ -980,6 +996,10 @@ struct ntk_scaling {
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
 /// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
 /// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
@@ -1013,6 +1033,8 @@ struct dynamic_ntk_scaling {
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
+///
+///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
@@ -1083,6 +1105,9 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
+///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
   double factor;  // s >= 1
@@ -1115,6 +1140,8 @@ struct llama3_scaling {
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
 ///         (Gemma 4).
@@ -1152,6 +1179,11 @@ inline namespace ROPE_ABI {
 ///
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
 /// began with.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
 ///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
@@ -1517,6 +1549,8 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 /// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
 /// of different length.
 ///
+///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+///
 /// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
 /// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer Integer>
@@ -1531,6 +1565,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
 /// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
 ///            in memory, outlive the call they are given to
@@ -1841,6 +1877,9 @@ inline namespace ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
@@ -1850,6 +1889,9 @@ struct interleaved {
 /// Pair i = channels (i, i + pairs).
 /// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
 /// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
@@ -2004,6 +2046,9 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 /// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
 ///
 /// \tparam T  a channel type, const for inputs
 ///
@@ -2519,6 +2564,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
+///
+///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
 struct phase {
   detail::uint192 turn;
 
@@ -2639,6 +2686,8 @@ inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
 }
 
 /// cos and sin of one angle.
+///
+///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
 struct cos_sin {
   double cos;
   double sin;
@@ -3325,6 +3374,9 @@ enum class table_source {
 ///
 /// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
 /// other.
+///
+///     const frequency_table table(frequencies(128, 500000.0), 8192);
+///     rotate<half_split>(q, k, table, start);
 ///
 /// \tparam S  float or double: the type of an entry
 ///
@@ -5105,7 +5157,7 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
 ///
-///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
@@ -5349,6 +5401,8 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 }
 
 /// The gradient with respect to the entries of a table.
+///
+///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };
@@ -5607,6 +5661,9 @@ inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
 /// 0].
 ///
+///     const pope_bias bias(learned);  // [kv_heads, channels]
+///     pope<Layout>(keys, polar_keys, table, bias, start);
+///
 /// Invariant: immutable; empty once it was moved from.
 class pope_bias {
  public:
@@ -5777,6 +5834,8 @@ inline namespace ROPE_ABI {
 ///
 ///     factor(p) = max(1, ln(p + 1) / ln(train_length))
 ///
+///     scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
+///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
 struct log_n_query_scaling {
@@ -5798,6 +5857,8 @@ struct log_n_query_scaling {
 /// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///
+///     scale_queries(q, llama4_query_scaling{}, start);
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative
@@ -6107,6 +6168,8 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
 }
 
 /// How fast pairs grow, and around which position.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
   /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
   /// of the positions used: half the context length.

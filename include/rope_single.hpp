@@ -450,6 +450,9 @@ inline namespace ROPE_ABI {
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
 /// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
 template <class X>
 struct score_view {
   const X* data = nullptr;
@@ -497,6 +500,9 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
+///
+///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;
@@ -966,6 +972,8 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 /// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
 /// of different length.
 ///
+///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+///
 /// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
 /// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer Integer>
@@ -980,6 +988,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
 /// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
 ///            in memory, outlive the call they are given to
@@ -1432,6 +1442,9 @@ inline namespace ROPE_ABI {
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
 /// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+///
+///     const dropout_mask mask(options.dropout, options.dropout_seed);
+///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
 ///
 /// Accuracy:  an entry is dropped with the given probability to within 2^-32
 /// Cost:      two 64-bit products per entry
@@ -2217,6 +2230,8 @@ template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 
 /// The calling thread alone: what every call without a `threads` argument uses.
+///
+///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
   Index threads() const { return 1; }
   void parallel_for(Index count, const auto& body) const {
@@ -2791,6 +2806,9 @@ inline namespace ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
@@ -2800,6 +2818,9 @@ struct interleaved {
 /// Pair i = channels (i, i + pairs).
 /// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
 /// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
@@ -3205,6 +3226,9 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
 /// \tparam T  a channel type, const for inputs
 ///
 /// Requires:  the extents are not negative and every element is inside one allocation. Strides count
@@ -3604,6 +3628,11 @@ inline namespace ROPE_ABI {
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+///
+///     struct half_speed {  // a rule of your own
+///       void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+///     };
+///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;
   long double base;
@@ -3637,6 +3666,9 @@ concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
+///     const frequency_table table(f, 8192);
+///
 /// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
@@ -3658,7 +3690,7 @@ class frequencies {
 
   /// The original schedule changed by one scaling, or by several in the order given.
   ///
-  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
   /// Throws:    std::invalid_argument
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
@@ -3929,6 +3961,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
+///
+///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
 struct phase {
   detail::uint192 turn;
 
@@ -4049,6 +4083,8 @@ inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
 }
 
 /// cos and sin of one angle.
+///
+///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
 struct cos_sin {
   double cos;
   double sin;
@@ -4696,6 +4732,9 @@ enum class table_source {
 ///
 /// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
 /// other.
+///
+///     const frequency_table table(frequencies(128, 500000.0), 8192);
+///     rotate<half_split>(q, k, table, start);
 ///
 /// \tparam S  float or double: the type of an entry
 ///
@@ -7183,7 +7222,7 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
 ///
-///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
@@ -8559,6 +8598,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// Gradients with respect to what the options hold; each is written where memory is given for it.
+///
+///     std::vector<double> d_sinks(heads);
+///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
   /// [q.heads], by options.sink_logits.
   std::span<double> sink_logits = {};
@@ -9537,6 +9579,8 @@ inline namespace ROPE_ABI {
 
 /// y = x W^T + b on rows of tokens. Owns nothing.
 ///
+///     const projection<const float> q(q_proj.data(), heads * head_dim, model_dim);
+///
 /// \tparam T  float or double, const where it is only read
 template <class T>
 struct projection {
@@ -9563,6 +9607,11 @@ struct projection {
 
 /// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
 ///
+///     const multi_head_weights<float> weights = {.q = {wq.data(), heads * head_dim, model_dim},
+///                                                .k = {wk.data(), kv_heads * head_dim, model_dim},
+///                                                .v = {wv.data(), kv_heads * head_dim, model_dim},
+///                                                .o = {wo.data(), model_dim, heads * head_dim}};
+///
 /// \tparam T  const float or const double for the weights, float or double for the gradients with respect to
 ///            them
 template <class T>
@@ -9581,6 +9630,8 @@ template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
 
 /// What a block does with its weights.
+///
+///     const multi_head_options options = {.heads = 32, .kv_heads = 8, .norm_epsilon = 1e-5};
 struct multi_head_options {
   /// Heads of queries; to be given, as weights do not tell.
   Index heads = 0;
@@ -9594,6 +9645,9 @@ struct multi_head_options {
 };
 
 /// The sizes of a block.
+///
+///     const multi_head_shape& shape = block.shape();
+///     kv_cache<float> cache(batch, capacity, shape.kv_heads, shape.head_dim, shape.value_dim);
 struct multi_head_shape {
   Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
 };
@@ -10060,6 +10114,8 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 }
 
 /// The gradient with respect to the entries of a table.
+///
+///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };
@@ -10677,6 +10733,8 @@ enum class ring_positions {
 };
 
 /// How many tokens a ring_cache keeps, and how it counts them.
+///
+///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
   /// The first tokens of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
@@ -10706,8 +10764,9 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 
 }  // namespace detail
 
-/// One row of a batch, for the functions of a cache that otherwise change every row:
-/// `cache.truncate(5, batch_row{2})`.
+/// One row of a batch, for the functions of a cache that otherwise change every row.
+///
+///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;
   /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.
@@ -11357,11 +11416,11 @@ inline namespace ROPE_ABI {
 
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
-///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
-///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
-/// or, with rotation, positions and storage left to the cache (attention.hpp),
-///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
+///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
 ///
+/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries.
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
 /// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
 /// keys of one head are contiguous for a query that reads them all.
@@ -11647,6 +11706,7 @@ inline namespace ROPE_ABI {
 ///
 /// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
 ///
+///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
@@ -12727,6 +12787,9 @@ inline namespace ROPE_ABI {
 
 /// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
 /// given, and left out where it is empty.
+///
+///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
+///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;
@@ -13062,7 +13125,8 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
 /// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
 /// own width, base, scaling or unit.
 ///
-///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
+///     const frequencies time(16, 256), height(56, 256), width(56, 256);
+///     const frequencies f = axial({time, height, width});
 ///
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
@@ -13093,7 +13157,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
 ///
-///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
+///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
 /// Throws:  std::invalid_argument unless axes is positive
 inline frequencies axial(const frequencies& block, Index axes) {
@@ -13104,7 +13168,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
 
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
 ///
-///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
+///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
 /// \param widths  channels per axis, each even and positive; their sum is rotary_dim
 ///
@@ -13116,6 +13180,9 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
 }
 
 /// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+///
+///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), in_turn);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
   Index axes;
@@ -13123,7 +13190,7 @@ struct axis_assignment {
 
 /// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
 ///
-///     contiguous_sections({16, 24, 24})     // time, height, width
+///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
 /// Throws:  std::invalid_argument if sections is empty or a section negative
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
@@ -13189,8 +13256,10 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 /// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
-///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
-///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
 ///
 /// \param spatial_pairs  pairs of height, and as many of width
 /// \param time_pairs     pairs of time
@@ -13211,7 +13280,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
-///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
+///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
 /// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
@@ -13377,6 +13446,9 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 }  // namespace detail
 
 /// Position interpolation: f_i / s.
+///
+///     const frequencies f(128, 10000.0, linear_scaling{.factor = 4});
+///
 /// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
 struct linear_scaling {
   double factor;  // s >= 1
@@ -13389,6 +13461,9 @@ struct linear_scaling {
 };
 
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
+///
+///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
+///
 /// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
 struct ntk_scaling {
   double factor;  // s >= 1
@@ -13402,6 +13477,10 @@ struct ntk_scaling {
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
 /// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
 /// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
@@ -13435,6 +13514,8 @@ struct dynamic_ntk_scaling {
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
+///
+///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
@@ -13505,6 +13586,9 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
+///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
   double factor;  // s >= 1
@@ -13537,6 +13621,8 @@ struct llama3_scaling {
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
 ///         (Gemma 4).
@@ -13574,6 +13660,11 @@ inline namespace ROPE_ABI {
 ///
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
 /// began with.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
 ///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
@@ -13633,15 +13724,17 @@ struct longrope_scaling {
 #include <vector>
 
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule:
-///
-///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
+/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule, as
+/// resonance_scaling does.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
 /// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
 /// Source: ggml, `freq_factors` of ggml_rope_ext.
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
@@ -13660,6 +13753,9 @@ struct pair_factor_scaling {
 };
 
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
+///
+///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
+///
 /// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
 struct alpha_scaling {
   double alpha;  // >= 1
@@ -13675,6 +13771,8 @@ struct alpha_scaling {
 ///
 ///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
 ///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
+///
+///     const frequencies f(128, 10000.0, mixed_ntk_scaling{.factor = 8, .mixed_b = 0.625});
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
@@ -13703,6 +13801,8 @@ struct mixed_ntk_scaling {
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
+///
+///     const frequencies f(128, 10000.0, ntk_by_parts_scaling{.factor = 8, .original_max_position = 2048});
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
@@ -13745,6 +13845,9 @@ struct ntk_by_parts_scaling {
 ///
 ///     f_i = 2 pi / round(2 pi / f_i)
 ///
+///     const yarn_scaling yarn = {.factor = 4, .original_max_position = 4096};
+///     const frequencies f(128, 10000.0, yarn, resonance_scaling{});
+///
 /// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
 struct resonance_scaling {
   void apply(schedule& schedule) const {
@@ -13765,6 +13868,9 @@ struct resonance_scaling {
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
 /// `hard` stops all n of them instead.
+///
+///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
+///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
   Index low_count = 20;  // not negative
@@ -13862,6 +13968,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
 ///                    2B Video2World    {1, 3, 3}
 ///                    14B Video2World   {20.0 / 24, 2, 2}
 ///     Cosmos 2.5                       {1, 3, 3}
+///
+///     const frequencies f = cosmos_frequencies(128, {.time = 1, .height = 4, .width = 4});
 ///
 /// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
 struct cosmos_stretch {
@@ -14019,7 +14127,9 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
 
 /// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
 ///
-///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
+///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
+///
+/// with the class token last.
 ///
 /// Throws:  std::invalid_argument
 /// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers
@@ -14163,6 +14273,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// A number that went into the frequencies, under the name it has in this library.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << '\n';
 struct named_number {
   std::string name;
   double value;
@@ -14173,7 +14286,7 @@ struct named_number {
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
 /// turn:
 ///
-///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
+///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
 struct layer_group {
   std::string
       layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
@@ -14200,6 +14313,9 @@ struct layer_group {
 };
 
 /// The rotary embedding of a model.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
 ///
 /// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
 /// alike.
@@ -14388,6 +14504,9 @@ enum class pair_change {
 };
 
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+///
+///     const pair_census census = pair_census_of(model.groups[0]);
+///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
 struct pair_census {
   std::vector<pair_change> changes = {};  // [pairs]
   Index kept = 0, blended = 0, interpolated = 0, stopped = 0;
@@ -15334,6 +15453,9 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
 
+/// What a GGUF file does not say.
+///
+///     const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
 struct gguf_options {
   /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
   /// short one.
@@ -16113,6 +16235,9 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<std::string>();
 };
 
+/// What a config.json does not say.
+///
+///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
   /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short
   /// sequence: the frequencies Hugging Face builds before it sees a token.
@@ -16613,7 +16738,7 @@ owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
-///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
+///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
 /// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
 ///          too short
@@ -16785,11 +16910,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 struct text_run {
   Index tokens;
 };
 
 /// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
   Index frames = 1, height = 0, width = 0;
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
@@ -16830,6 +16959,10 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 }
 
 /// Where the tokens of a prompt are, and where generation goes on.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
 template <class Scalar>
 struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
@@ -17022,6 +17155,8 @@ inline namespace ROPE_ABI {
 ///
 /// The far part is: queries at query(p), keys at key(k), for k <= p - window.
 ///
+///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
+///
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
@@ -17038,6 +17173,8 @@ struct self_extend {
 ///     distance = min(p - k, window)
 ///
 /// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+///
+///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
 /// Source:  Su 2023, https://github.com/bojone/rerope
@@ -17060,6 +17197,9 @@ struct rerope {
 /// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
 /// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
 /// queries.
+///
+///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
+///     const auto ids = key_positions(rule, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
 ///          0 <= k <= p
@@ -17108,7 +17248,7 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
-///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
 ///
 /// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
 ///          bits; what the map throws
@@ -17245,8 +17385,10 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 /// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
 /// row-major order.
 ///
-///     rows_in_order(grid_positions({height, width}), spatial_merge_order(1, height, width, 2))
-///     // 4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
+///     const auto order = spatial_merge_order(1, height, width, 2);
+///     const auto positions = rows_in_order(grid_positions({height, width}), order);
+///
+///     4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
@@ -17324,7 +17466,7 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///
-///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
+///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank));
 ///
 /// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
 /// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`
@@ -17536,6 +17678,9 @@ inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
 /// 0].
 ///
+///     const pope_bias bias(learned);  // [kv_heads, channels]
+///     pope<Layout>(keys, polar_keys, table, bias, start);
+///
 /// Invariant: immutable; empty once it was moved from.
 class pope_bias {
  public:
@@ -17706,6 +17851,8 @@ inline namespace ROPE_ABI {
 ///
 ///     factor(p) = max(1, ln(p + 1) / ln(train_length))
 ///
+///     scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
+///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
 struct log_n_query_scaling {
@@ -17727,6 +17874,8 @@ struct log_n_query_scaling {
 /// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///
+///     scale_queries(q, llama4_query_scaling{}, start);
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative
@@ -18036,6 +18185,8 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
 }
 
 /// How fast pairs grow, and around which position.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
   /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
   /// of the positions used: half the context length.
@@ -18304,6 +18455,8 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
 ///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
 ///
+///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
+///
 /// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
 /// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
 /// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.
@@ -18465,6 +18618,8 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 ///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
 ///
+///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
+///
 /// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
 /// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
 ///
@@ -18498,6 +18653,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// The table of learned rotations that each turn several pairs, by a range of speeds.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+///     const frequency_table<> table = table_of_angles(rotations, ranges);
 ///
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
@@ -18537,6 +18694,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 
 /// The table another library made, verified: cos and sin of one rotation scaled by one m.
 ///
+///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
+///
 /// An attention_factor that is already in the entries stays there; the table reports the measured m, or
 /// exactly 1 where it is 1 to the precision of the entries.
 ///
@@ -18573,6 +18732,8 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
 
 /// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
 /// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+///     const frequency_table<> table = table_of_entries(cos, sin);
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
 ///

@@ -1,4 +1,5 @@
-# tests/house.cmake finds a breach of each of its rules: planted, one at a time, in a copy of the headers and tests.
+# tests/house.cmake and tests/class_comments.cmake find a breach of each of their rules: planted, one at a time, in a copy of
+# the headers and tests.
 #
 #   cmake -DSCRATCH=<dir> -P tests/house_breaches.cmake
 
@@ -8,10 +9,10 @@ set(copy ${SCRATCH}/copy)
 file(REMOVE_RECURSE ${copy})
 file(COPY ${root}/include DESTINATION ${copy})
 file(COPY ${root}/tests DESTINATION ${copy} FILES_MATCHING PATTERN *.test.cpp)
-set(wrong 0)
+set(rules house.cmake)
 
 function(inspect)
-  execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${root}/tests/house.cmake
+  execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${root}/tests/${rules}
     RESULT_VARIABLE result ERROR_VARIABLE said)
   # CMake wraps what it prints where words end.
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
@@ -19,7 +20,7 @@ function(inspect)
   set(said "${said}" PARENT_SCOPE)
 endfunction()
 
-# Changes FILE, where the text FROM becomes TO, and expects house.cmake to say SAYS. An empty FROM writes the file anew.
+# Changes FILE, where the text FROM becomes TO, and expects ${rules} to say SAYS. An empty FROM writes the file anew.
 function(breach file from to says)
   set(path ${copy}/${file})
   set(before "")
@@ -41,7 +42,7 @@ function(breach file from to says)
   inspect()
   string(FIND "${said}" "${says}" found)
   if(result EQUAL 0 OR found EQUAL -1)
-    message(SEND_ERROR "house.cmake must say `${says}` of ${file}, got: ${said}")
+    message(SEND_ERROR "${rules} must say `${says}` of ${file}, got: ${said}")
   endif()
   if(existed)
     file(WRITE ${path} "${before}")
@@ -88,3 +89,17 @@ breach(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
 breach(tests/tables/angles.test.cpp "" "#include <rope/tables/table.hpp>\n" "a law belongs in tests/tables/laws/")
 breach(tests/tables/table.test.cpp "#include <rope/tables/table.hpp>" "#include <rope/rope.hpp>"
   "must include <rope/tables/table.hpp> first")
+
+set(rules class_comments.cmake)
+inspect()
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "the copy breaches a rule of comments before anything is planted: ${said}")
+endif()
+breach(include/rope/cache/kv_cache.hpp "///     cache.append<Layout>(k, v, table);\n" "///     cache.append<Layout>(k, v);\n"
+  "cache/kv_cache.hpp shows code that its room's laws/uses.test.cpp does not run: kv_cache<float>")
+breach(tests/models/laws/uses.test.cpp "model_tables tables(model, 8192);" "model_tables tables(model, 4096);"
+  "models/tables.hpp shows code")
+breach(include/rope/tables/table.hpp "table, start);\n///\n" "table, start)\n///\n"
+  "tables/table.hpp: the comment of frequency_table shows no use of it")
+breach(include/rope/rotation/layout.hpp "struct half_split {" "struct half_turn {\n};\n\nstruct half_split {"
+  "rotation/layout.hpp: the comment of half_split shows no use of it")

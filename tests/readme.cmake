@@ -9,6 +9,7 @@
 
 cmake_minimum_required(VERSION 3.24)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+include(${CMAKE_CURRENT_LIST_DIR}/squeeze.cmake)
 file(GLOB pages RELATIVE ${root} ${root}/*.md ${root}/bench/*.md ${root}/examples/*.md ${root}/examples/*/*.md
   ${root}/include/rope/*.md ${root}/tests/*.md)
 
@@ -48,13 +49,6 @@ endif()
 #   | theirs | here | difference |
 #   |---|---|---|
 #   | ... | `code` `more code` | ... |
-
-# One space for any white space, and none after an opening bracket, where a line may have been broken.
-function(squeeze text result)
-  string(REGEX REPLACE "[ \t\n]+" " " text "${text}")
-  string(REGEX REPLACE "([({]) " "\\1" text "${text}")
-  set(${result} "${text}" PARENT_SCOPE)
-endfunction()
 
 set(lines 0)
 set(tables 0)

@@ -20,6 +20,9 @@ inline namespace ROPE_ABI {
 ///
 /// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
 ///
+///     const dropout_mask mask(options.dropout, options.dropout_seed);
+///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
+///
 /// Accuracy:  an entry is dropped with the given probability to within 2^-32
 /// Cost:      two 64-bit products per entry
 /// Source:    Srivastava et al. 2014, JMLR 15; Steele et al. 2014, Fast splittable pseudorandom number

@@ -30,6 +30,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// Gradients with respect to what the options hold; each is written where memory is given for it.
+///
+///     std::vector<double> d_sinks(heads);
+///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
   /// [q.heads], by options.sink_logits.
   std::span<double> sink_logits = {};

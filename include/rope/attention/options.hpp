@@ -24,6 +24,9 @@ inline namespace ROPE_ABI {
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
 /// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
 template <class X>
 struct score_view {
   const X* data = nullptr;
@@ -71,6 +74,9 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
 ///
 /// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
 /// mask, the bias, the segments and the count of keys.
+///
+///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;

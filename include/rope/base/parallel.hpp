@@ -55,6 +55,8 @@ template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 
 /// The calling thread alone: what every call without a `threads` argument uses.
+///
+///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
   Index threads() const { return 1; }
   void parallel_for(Index count, const auto& body) const {

@@ -27,6 +27,9 @@ inline namespace ROPE_ABI {
 
 /// Where the gradients of a block go, in the shapes of what they are by; each is written where memory is
 /// given, and left out where it is empty.
+///
+///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
+///     multi_head_attention_gradient(block, x, batch, d_out, gradients);
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;

@@ -17,6 +17,8 @@ inline namespace ROPE_ABI {
 
 /// y = x W^T + b on rows of tokens. Owns nothing.
 ///
+///     const projection<const float> q(q_proj.data(), heads * head_dim, model_dim);
+///
 /// \tparam T  float or double, const where it is only read
 template <class T>
 struct projection {
@@ -43,6 +45,11 @@ struct projection {
 
 /// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
 ///
+///     const multi_head_weights<float> weights = {.q = {wq.data(), heads * head_dim, model_dim},
+///                                                .k = {wk.data(), kv_heads * head_dim, model_dim},
+///                                                .v = {wv.data(), kv_heads * head_dim, model_dim},
+///                                                .o = {wo.data(), model_dim, heads * head_dim}};
+///
 /// \tparam T  const float or const double for the weights, float or double for the gradients with respect to
 ///            them
 template <class T>
@@ -61,6 +68,8 @@ template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
 
 /// What a block does with its weights.
+///
+///     const multi_head_options options = {.heads = 32, .kv_heads = 8, .norm_epsilon = 1e-5};
 struct multi_head_options {
   /// Heads of queries; to be given, as weights do not tell.
   Index heads = 0;
@@ -74,6 +83,9 @@ struct multi_head_options {
 };
 
 /// The sizes of a block.
+///
+///     const multi_head_shape& shape = block.shape();
+///     kv_cache<float> cache(batch, capacity, shape.kv_heads, shape.head_dim, shape.value_dim);
 struct multi_head_shape {
   Index model_dim, context_dim, out_dim, heads, kv_heads, head_dim, value_dim;
 };

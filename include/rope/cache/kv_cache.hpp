@@ -29,11 +29,11 @@ inline namespace ROPE_ABI {
 
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
-///     rotate<Layout>(q, table, cache.size());  rotate<Layout>(k, table, cache.size());
-///     cache.append(k, v);                      attention(q, cache.keys(), cache.values(), out);
-/// or, with rotation, positions and storage left to the cache (attention.hpp),
-///     cache.append<Layout>(k, v, table);       attention<Layout>(q, cache, out, table);
+///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
 ///
+/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries.
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
 /// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
 /// keys of one head are contiguous for a query that reads them all.

@@ -34,6 +34,8 @@ enum class ring_positions {
 };
 
 /// How many tokens a ring_cache keeps, and how it counts them.
+///
+///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
   /// The first tokens of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
@@ -63,8 +65,9 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 
 }  // namespace detail
 
-/// One row of a batch, for the functions of a cache that otherwise change every row:
-/// `cache.truncate(5, batch_row{2})`.
+/// One row of a batch, for the functions of a cache that otherwise change every row.
+///
+///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;
   /// Whether every row is meant and no index: no number stands for that, so a wrong one cannot.

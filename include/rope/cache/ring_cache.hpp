@@ -37,6 +37,7 @@ inline namespace ROPE_ABI {
 ///
 /// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
 ///
+///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///

@@ -67,7 +67,8 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
 /// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
 /// own width, base, scaling or unit.
 ///
-///     axial({frequencies(16, 256), frequencies(56, 256), frequencies(56, 256)})     // time, height, width
+///     const frequencies time(16, 256), height(56, 256), width(56, 256);
+///     const frequencies f = axial({time, height, width});
 ///
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
@@ -98,7 +99,7 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
 ///
-///     axial(frequencies::pixel(16, 256), 3)     // a video in coordinates of [-1, 1]; 48 channels rotate
+///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
 /// Throws:  std::invalid_argument unless axes is positive
 inline frequencies axial(const frequencies& block, Index axes) {
@@ -109,7 +110,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
 
 /// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
 ///
-///     axial_blocks({16, 56, 56}, 256)     // HunyuanVideo; Flux and Qwen-Image with base 10000
+///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
 /// \param widths  channels per axis, each even and positive; their sum is rotary_dim
 ///
@@ -121,6 +122,9 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
 }
 
 /// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+///
+///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), in_turn);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
   Index axes;
@@ -128,7 +132,7 @@ struct axis_assignment {
 
 /// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
 ///
-///     contiguous_sections({16, 24, 24})     // time, height, width
+///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
 /// Throws:  std::invalid_argument if sections is empty or a section negative
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
@@ -194,8 +198,10 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 /// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
-///     height_width_then_time(22, 20)     // Ernie 4.5 VL, whose [22, 22, 20] lists height, width, time
-///     height_width_then_time(24, 16)     // VideoRoPE, whose [16, 24, 24] lists time, height, width
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
 ///
 /// \param spatial_pairs  pairs of height, and as many of width
 /// \param time_pairs     pairs of time
@@ -216,7 +222,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
-///     on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}))     // Qwen2-VL, half_split
+///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
 /// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.

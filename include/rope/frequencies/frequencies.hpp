@@ -23,6 +23,11 @@ inline namespace ROPE_ABI {
 /// What a scaling changes: the original schedule of one axis, or the result of the scalings before it.
 /// Formulas are evaluated in long double and rounded to double once, at the end. Where long double is double,
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
+///
+///     struct half_speed {  // a rule of your own
+///       void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+///     };
+///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;
   long double base;
@@ -56,6 +61,9 @@ concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
+///     const frequency_table table(f, 8192);
+///
 /// Invariant: at least one pair and one axis; every inv_freq is finite and below 2^64 in magnitude;
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
@@ -77,7 +85,7 @@ class frequencies {
 
   /// The original schedule changed by one scaling, or by several in the order given.
   ///
-  ///     frequencies(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768})
+  ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
   /// Throws:    std::invalid_argument
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double

@@ -25,6 +25,11 @@ inline namespace ROPE_ABI {
 /// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
 /// began with.
 ///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor, long_factor;       // [pairs], positive

@@ -39,6 +39,9 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 }  // namespace detail
 
 /// Position interpolation: f_i / s.
+///
+///     const frequencies f(128, 10000.0, linear_scaling{.factor = 4});
+///
 /// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
 struct linear_scaling {
   double factor;  // s >= 1
@@ -51,6 +54,9 @@ struct linear_scaling {
 };
 
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
+///
+///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
+///
 /// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
 struct ntk_scaling {
   double factor;  // s >= 1
@@ -64,6 +70,10 @@ struct ntk_scaling {
 
 /// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
 /// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
 /// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
 struct dynamic_ntk_scaling {
   double factor;        // s >= 1
@@ -97,6 +107,8 @@ struct dynamic_ntk_scaling {
 ///
 /// A given attention_factor is the final m. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
+///
+///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
 /// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
 ///         d - 1 (not d / 2 - 1) and low == high rule (high + 0.001) are kept.
@@ -167,6 +179,9 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
 /// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
+///
 /// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
 struct llama3_scaling {
   double factor;  // s >= 1
@@ -199,6 +214,8 @@ struct llama3_scaling {
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
 ///
 /// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
 ///         (Gemma 4).

@@ -15,15 +15,17 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule:
-///
-///     frequencies(128, 1e6, yarn_scaling{...}, resonance_scaling{})
+/// The rarer frequency rules, in the manner of scaling.hpp. Some are meant to follow another rule, as
+/// resonance_scaling does.
 
 namespace rope {
 inline namespace ROPE_ABI {
 
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
 /// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
 /// Source: ggml, `freq_factors` of ggml_rope_ext.
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
@@ -42,6 +44,9 @@ struct pair_factor_scaling {
 };
 
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
+///
+///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
+///
 /// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
 struct alpha_scaling {
   double alpha;  // >= 1
@@ -57,6 +62,8 @@ struct alpha_scaling {
 ///
 ///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
 ///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
+///
+///     const frequencies f(128, 10000.0, mixed_ntk_scaling{.factor = 8, .mixed_b = 0.625});
 ///
 /// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
 struct mixed_ntk_scaling {
@@ -85,6 +92,8 @@ struct mixed_ntk_scaling {
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
+///
+///     const frequencies f(128, 10000.0, ntk_by_parts_scaling{.factor = 8, .original_max_position = 2048});
 ///
 /// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
 struct ntk_by_parts_scaling {
@@ -127,6 +136,9 @@ struct ntk_by_parts_scaling {
 ///
 ///     f_i = 2 pi / round(2 pi / f_i)
 ///
+///     const yarn_scaling yarn = {.factor = 4, .original_max_position = 4096};
+///     const frequencies f(128, 10000.0, yarn, resonance_scaling{});
+///
 /// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
 struct resonance_scaling {
   void apply(schedule& schedule) const {
@@ -147,6 +159,9 @@ struct resonance_scaling {
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
 /// `hard` stops all n of them instead.
+///
+///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
+///
 /// Source: hrlics/CoPE, and its HardClip baseline.
 struct clipped_scaling {
   Index low_count = 20;  // not negative

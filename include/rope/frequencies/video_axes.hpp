@@ -80,6 +80,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
 ///                    14B Video2World   {20.0 / 24, 2, 2}
 ///     Cosmos 2.5                       {1, 3, 3}
 ///
+///     const frequencies f = cosmos_frequencies(128, {.time = 1, .height = 4, .width = 4});
+///
 /// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
 struct cosmos_stretch {
   double time = 2, height = 1, width = 1;  // each positive

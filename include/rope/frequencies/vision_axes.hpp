@@ -87,7 +87,9 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
 
 /// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
 ///
-///     with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1)     // the class token comes last
+///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
+///
+/// with the class token last.
 ///
 /// Throws:  std::invalid_argument
 /// Source:  Llama4VisionRotaryEmbedding of Hugging Face transformers

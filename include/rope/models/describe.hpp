@@ -30,6 +30,9 @@ enum class pair_change {
 };
 
 /// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+///
+///     const pair_census census = pair_census_of(model.groups[0]);
+///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
 struct pair_census {
   std::vector<pair_change> changes = {};  // [pairs]
   Index kept = 0, blended = 0, interpolated = 0, stopped = 0;

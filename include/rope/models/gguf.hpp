@@ -41,6 +41,9 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
 
+/// What a GGUF file does not say.
+///
+///     const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
 struct gguf_options {
   /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
   /// short one.

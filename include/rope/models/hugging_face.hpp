@@ -48,6 +48,9 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<std::string>();
 };
 
+/// What a config.json does not say.
+///
+///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
   /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short
   /// sequence: the frequencies Hugging Face builds before it sees a token.

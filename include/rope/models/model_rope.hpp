@@ -16,6 +16,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// A number that went into the frequencies, under the name it has in this library.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << '\n';
 struct named_number {
   std::string name;
   double value;
@@ -26,7 +29,7 @@ struct named_number {
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
 /// turn:
 ///
-///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table)
+///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
 struct layer_group {
   std::string
       layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
@@ -53,6 +56,9 @@ struct layer_group {
 };
 
 /// The rotary embedding of a model.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
 ///
 /// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
 /// alike.

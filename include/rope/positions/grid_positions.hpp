@@ -96,7 +96,7 @@ owned_array<double> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
-///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}))
+///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
 /// Throws:  std::invalid_argument if the axes differ in number; std::out_of_range if an axis of the table is
 ///          too short

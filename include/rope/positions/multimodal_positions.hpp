@@ -29,11 +29,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 struct text_run {
   Index tokens;
 };
 
 /// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
   Index frames = 1, height = 0, width = 0;
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
@@ -74,6 +78,10 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 }
 
 /// Where the tokens of a prompt are, and where generation goes on.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
 template <class Scalar>
 struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width

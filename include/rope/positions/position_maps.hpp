@@ -38,6 +38,8 @@ inline namespace ROPE_ABI {
 ///
 /// The far part is: queries at query(p), keys at key(k), for k <= p - window.
 ///
+///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
+///
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
@@ -54,6 +56,8 @@ struct self_extend {
 ///     distance = min(p - k, window)
 ///
 /// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+///
+///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless window is positive and 0 <= k <= p
 /// Source:  Su 2023, https://github.com/bojone/rerope
@@ -76,6 +80,9 @@ struct rerope {
 /// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
 /// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
 /// queries.
+///
+///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
+///     const auto ids = key_positions(rule, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless 0 < local_size < chunk_size <= 2^62 and
 ///          0 <= k <= p
@@ -124,7 +131,7 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 
 /// The ids map(first), map(first + 1), ... of `count` tokens:
 ///
-///     mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); })
+///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
 ///
 /// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
 ///          bits; what the map throws

@@ -32,6 +32,8 @@ concept position_list = detail::integers_in_memory<X> || detail::dense_integers<
 /// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
 /// of different length.
 ///
+///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+///
 /// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
 /// Throws:    std::invalid_argument if starts are a matrix
 template <position_integer Integer>
@@ -46,6 +48,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
 /// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
 /// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+///
+///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
 /// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
 ///            in memory, outlive the call they are given to

@@ -51,8 +51,10 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 /// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
 /// row-major order.
 ///
-///     rows_in_order(grid_positions({height, width}), spatial_merge_order(1, height, width, 2))
-///     // 4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
+///     const auto order = spatial_merge_order(1, height, width, 2);
+///     const auto positions = rows_in_order(grid_positions({height, width}), order);
+///
+///     4 x 4: (0,0) (0,1) (1,0) (1,1)  (0,2) (0,3) (1,2) (1,3)  (2,0) ...
 ///
 /// \param merge  patches per block and axis (`spatial_merge_size`); divides height and width
 ///
@@ -130,7 +132,7 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///
-///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank))
+///     rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank));
 ///
 /// Throws:  std::invalid_argument unless 0 <= rank < ranks and 2 * ranks divides the length
 /// Source:  NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`

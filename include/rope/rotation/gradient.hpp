@@ -176,6 +176,8 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
 }
 
 /// The gradient with respect to the entries of a table.
+///
+///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
 struct cos_sin_gradient {
   owned_array<double> cos, sin;  // [rows, pairs]
 };

@@ -26,6 +26,9 @@ inline namespace ROPE_ABI {
 /// Pair i = channels (2i, 2i + 1).
 /// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
 /// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
@@ -35,6 +38,9 @@ struct interleaved {
 /// Pair i = channels (i, i + pairs).
 /// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
 /// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }

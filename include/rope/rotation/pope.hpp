@@ -62,6 +62,9 @@ inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
 /// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
 /// 0].
 ///
+///     const pope_bias bias(learned);  // [kv_heads, channels]
+///     pope<Layout>(keys, polar_keys, table, bias, start);
+///
 /// Invariant: immutable; empty once it was moved from.
 class pope_bias {
  public:

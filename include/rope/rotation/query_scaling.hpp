@@ -27,6 +27,8 @@ inline namespace ROPE_ABI {
 ///
 ///     factor(p) = max(1, ln(p + 1) / ln(train_length))
 ///
+///     scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
+///
 /// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
 /// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
 struct log_n_query_scaling {
@@ -48,6 +50,8 @@ struct log_n_query_scaling {
 /// What Llama 4 scales queries by in the layers that do not rotate.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///
+///     scale_queries(q, llama4_query_scaling{}, start);
 ///
 /// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
 ///          not negative, and p is not negative

@@ -104,7 +104,7 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
 ///
-///     rotate<half_split>(bshd(q), bshd(k), table, start)
+///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///

@@ -29,6 +29,9 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
 /// \tparam T  a channel type, const for inputs
 ///
 /// Requires:  the extents are not negative and every element is inside one allocation. Strides count

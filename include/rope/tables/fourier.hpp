@@ -61,6 +61,8 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///     sin(p)[d] = m sum_j sin(p f_j) sin_mix(j, d)        d < cos_mix.cols()
 ///     cos(p)[d] = m,  sin(p)[d] = 0                       cos_mix.cols() <= d < pairs
 ///
+///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
+///
 /// With the identity for both mixtures this is RoPE whose dropped frequencies are zero. The mixtures of a
 /// model belong to its key heads: make one table per key head and rotate `head_range`s, queries with the
 /// table of their group. `unrotate` inverts every pair by its own cos^2 + sin^2.

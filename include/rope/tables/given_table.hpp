@@ -112,6 +112,8 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 ///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
 ///
+///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
+///
 /// For angles [batch, tokens, pairs], stack the batch to [batch * tokens, pairs] and rotate with `row_starts`
 /// of 0, tokens, 2 tokens, ...; for angles that differ between heads, rotate `head_range`s.
 ///
@@ -145,6 +147,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// The table of learned rotations that each turn several pairs, by a range of speeds.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+///     const frequency_table<> table = table_of_angles(rotations, ranges);
 ///
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
@@ -184,6 +188,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 
 /// The table another library made, verified: cos and sin of one rotation scaled by one m.
 ///
+///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
+///
 /// An attention_factor that is already in the entries stays there; the table reports the measured m, or
 /// exactly 1 where it is 1 to the precision of the entries.
 ///
@@ -220,6 +226,8 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
 
 /// A table of any entries, not verified: pairs that grow or shrink as they turn (xPos), mixtures of several
 /// angles (FoPE), a table of low precision. `unrotate` inverts every pair by its own cos^2 + sin^2.
+///
+///     const frequency_table<> table = table_of_entries(cos, sin);
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
 ///

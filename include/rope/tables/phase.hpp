@@ -39,6 +39,8 @@ namespace rope {
 inline namespace ROPE_ABI {
 
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
+///
+///     const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
 struct phase {
   detail::uint192 turn;
 
@@ -159,6 +161,8 @@ inline phase phase_at(phase step, double inv_freq, std::int64_t position) {
 }
 
 /// cos and sin of one angle.
+///
+///     const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
 struct cos_sin {
   double cos;
   double sin;

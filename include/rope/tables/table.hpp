@@ -45,6 +45,9 @@ enum class table_source {
 /// A table knows no layout: it has one entry per pair, so a table of one layout cannot meet a rotation of the
 /// other.
 ///
+///     const frequency_table table(frequencies(128, 500000.0), 8192);
+///     rotate<half_split>(q, k, table, start);
+///
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.

@@ -61,6 +61,8 @@ inline owned_array<double, 1> xpos_rates(Index rotary_dim, double gamma = 0.4) {
 }
 
 /// How fast pairs grow, and around which position.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
   /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
   /// of the positions used: half the context length.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include <rope/base/owned_array.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/positions/grid_positions.hpp>
+#include <rope/rotation/rotate.hpp>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "support/catch.hpp"
+
+// What the comments of this room show, as they show it: tests/class_comments.cmake.
+
+using namespace rope;
+
+namespace {
+
+/// What OpenMP declares: this program is compiled without it.
+int omp_get_max_threads() { return 2; }
+
+struct openmp {
+  rope::Index threads() const { return omp_get_max_threads(); }
+  void parallel_for(rope::Index count, const auto& body) const {
+#pragma omp parallel for
+    for (rope::Index i = 0; i < count; ++i) body(i);
+  }
+};
+
+/// A pool whose tasks have a thread each.
+struct tasks {
+  std::vector<std::thread> running;
+  template <class Task>
+  void Schedule(const Task& task) {
+    running.emplace_back(task);
+  }
+  ~tasks() {
+    for (std::thread& thread : running) thread.join();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the comment of owned_array shows its use") {
+  const double shift = 3;
+  owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+  coordinates.col(1) += shift;
+  Eigen::ArrayXXd copy = coordinates;
+  CHECK(copy.rows() == 64);
+  CHECK(copy(0, 1) == copy(0, 0) + shift);
+}
+
+TEST_CASE("the comment of thread_source shows threads of a user's own") {
+  std::vector<float> alone(2 * 300 * 4 * 128, 0.5f), shared = alone;
+  const frequency_table table(frequencies(128), 300);
+  rotate<half_split>(bshd(alone.data(), 2, 300, 4, 128), table);
+  rotate<half_split>(bshd(shared.data(), 2, 300, 4, 128), table, 0, openmp{});
+  CHECK(shared == alone);
+}
+
+TEST_CASE("the comment of this_thread shows its use") {
+  std::vector<float> x(3 * 2 * 8, 0.5f), same = x;
+  const head_view<float> q = bshd(x.data(), 1, 3, 2, 8);
+  const frequency_table table(frequencies(8), 10);
+  const int start = 7;
+  rotate<half_split>(q, table, start, this_thread{});
+  rotate<half_split>(bshd(same.data(), 1, 3, 2, 8), table, start);
+  CHECK(x == same);
+}
+
+TEST_CASE("the comment of release_scratch reaches every thread of a pool") {
+  const int pool_size = 3;
+  tasks pool;
+  std::latch all(pool_size + 1);
+  for (int i = 0; i < pool_size; ++i)
+    pool.Schedule([&] {
+      rope::release_scratch();
+      all.arrive_and_wait();
+    });
+  all.arrive_and_wait();
+  CHECK(all.try_wait());
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include <rope/models.hpp>
+#include <rope/positions/multimodal_positions.hpp>
+#include <rope/rotation/rotate.hpp>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/model_configs.hpp"
+
+// What the comments of this room show, as they show it: tests/class_comments.cmake.
+
+using namespace rope;
+
+namespace {
+
+/// Heads [1, 3, 2, 128] of ones.
+struct ones {
+  std::vector<float> memory = std::vector<float>(3 * 2 * 128, 1.0f);
+  head_view<float> view = bshd(memory.data(), 1, 3, 2, 128);
+};
+
+const testing::json json = testing::config("llama_3_1_8b");
+
+}  // namespace
+
+TEST_CASE("the comments of imports show their use") {
+  {
+    std::istringstream file(json.dump());
+    const model_rope model = import_hugging_face(nlohmann::json::parse(file));
+    const frequency_table table(model.groups[0].frequencies, 8192);
+    CHECK(table.pairs() == 64);
+  }
+  {
+    const model_rope model = import_hugging_face(json, {.length = 32768});
+    CHECK(model.groups.size() == 1);
+  }
+  const testing::gguf_file file = testing::gguf(
+      "llama", {{".attention.head_count", 32}, {".embedding_length", 4096}, {".block_count", 32}});
+  const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
+  CHECK(model.groups[0].rotary_dim() == 128);
+}
+
+TEST_CASE("the comments of models show their use") {
+  ones memory;
+  const head_view<float> view = memory.view, queries = memory.view;
+  const Index layer = 3;
+  {
+    const model_rope model = import_hugging_face(json);
+    const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
+    CHECK(group == &model.groups[0]);
+  }
+  {
+    const model_rope model = import_hugging_face(json);
+    const model_tables tables(model, 8192);
+    if (const auto* table = tables.of_layer(layer))  // none: the layer does not rotate
+      with_layout(model.group_of_layer(layer)->layout,
+                  [&](auto layout) { rotate<decltype(layout)>(queries, *table); });
+    CHECK(*queries.at(0, 1, 0) != 1);
+  }
+  using Layout = half_split;
+  const model_rope model = import_hugging_face(json);
+  const layer_group& group = model.groups[0];
+  const frequency_table table(group.frequencies, 20);
+  rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
+
+  std::ostringstream printed;
+  std::streambuf* before = std::cout.rdbuf(printed.rdbuf());
+  for (const named_number& number : group.numbers) std::cout << number.name << " = " << number.value << '\n';
+  const pair_census census = pair_census_of(model.groups[0]);
+  std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
+  std::cout.rdbuf(before);
+  CHECK(printed.str().find("factor = 8\n") != std::string::npos);
+  CHECK(printed.str().find(" pairs kept, ") != std::string::npos);
+}
+
+TEST_CASE("the comment of frequencies_on_axes shows its use") {
+  ones memory;
+  const head_view<float> queries = memory.view;
+  const model_rope model = import_hugging_face(testing::config("qwen2_vl_7b"));
+  const layer_group& group = model.groups[0];
+  const std::vector<prompt_run> runs = {text_run{3}};
+  const auto prompt = qwen_vl_positions(runs);
+  rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+  CHECK(*queries.at(0, 1, 0) != 1);
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#include <rope/frequencies.hpp>
+#include <rope/positions.hpp>
+#include <rope/rotation/rotate.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include "support/catch.hpp"
+
+// What the comments of this room show, as they show it: tests/class_comments.cmake.
+
+using namespace rope;
+
+namespace {
+
+/// Queries of ones.
+struct ones {
+  std::vector<float> memory;
+  head_view<float> view;
+  ones(Index batch, Index tokens, Index head_dim)
+      : memory(static_cast<std::size_t>(batch * tokens * head_dim), 1.0f),
+        view(bshd(memory.data(), batch, tokens, 1, head_dim)) {}
+};
+
+}  // namespace
+
+TEST_CASE("the comments of grids show their use") {
+  const Index height = 4, width = 6;
+  {
+    frequency_table table(axial(frequencies::pixel(16, 256), 3),
+                          grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
+    CHECK(table.rows() == 8 * 64 * 32);
+  }
+  {
+    const frequency_table table(axial(frequencies(8), 2), grid_positions({64, 64}));
+    ones memory(1, height * width, 16);
+    const head_view<float> patches = memory.view;
+    rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
+    CHECK(*patches.at(0, width, 0) != 1);
+  }
+  const auto order = spatial_merge_order(1, height, width, 2);
+  const auto positions = rows_in_order(grid_positions({height, width}), order);
+  CHECK(positions(1, 1) == 1);
+  CHECK(positions(2, 0) == 1);
+}
+
+TEST_CASE("the comments of prompts show their use") {
+  const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
+  ones prompt_memory(1, 9, 16), next(1, 1, 16);
+  const head_view<float> queries = prompt_memory.view, next_query = next.view;
+  {
+    const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+    rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+    CHECK(prompt.next == 7);
+  }
+  {
+    const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
+    CHECK(image.frames == 1);
+  }
+  const std::vector<prompt_run> runs = {text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}};
+  const frequency_table text_table(rope::frequencies(16), 20);
+  const std::int64_t tokens_so_far = 9;
+  const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+  rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+  rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
+  CHECK(tokens_so_far + prompt.delta() == prompt.next);
+}
+
+TEST_CASE("the comments of position maps show their use") {
+  const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
+  const Index tokens = 7;
+  const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
+  CHECK(ids.back() == 6);
+}
+
+TEST_CASE("the comments of rules of distance show their use") {
+  const std::int64_t p = 300000;
+  {
+    const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
+    CHECK(p - ids.front() == p / 8 + 1024 - 1024 / 8);
+  }
+  {
+    const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
+    CHECK(p - ids.front() == 1024);
+  }
+  const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
+  const auto ids = key_positions(rule, p, 0, p + 1);
+  CHECK(ids.back() == p);
+}
+
+TEST_CASE("the comments of lists of positions show their use") {
+  const frequency_table table(frequencies(8), 300);
+  {
+    ones memory(3, 2, 8);
+    const head_view<float> q = memory.view;
+    rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
+    CHECK(*q.at(1, 0, 0) != *q.at(0, 0, 0));
+  }
+  {
+    const std::vector cu_seqlens = {0, 17, 21, 271};
+    ones memory(1, 271, 8);
+    const head_view<float> q = memory.view;
+    rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
+    CHECK(*q.at(0, 17, 0) == 1);
+  }
+  const Index length = 16, ranks = 4, rank = 1;
+  ones memory(1, 4, 8);
+  const head_view<float> queries_of_this_rank = memory.view;
+  rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank));
+  CHECK(*queries_of_this_rank.at(0, 0, 0) != 1);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include <rope/frequencies.hpp>
+#include <rope/positions.hpp>
+#include <rope/rotation.hpp>
+#include <rope/rotation/rotate_heads.hpp>
+
+#include <cstddef>
+#include <vector>
+
+#include "support/catch.hpp"
+
+// What the comments of this room show, as they show it: tests/class_comments.cmake.
+
+using namespace rope;
+
+namespace {
+
+using Layout = half_split;
+
+/// Heads [1, tokens, heads, head_dim] of ones.
+struct ones {
+  std::vector<float> memory;
+  head_view<float> view;
+  ones(Index tokens, Index heads, Index head_dim)
+      : memory(static_cast<std::size_t>(tokens * heads * head_dim), 1.0f),
+        view(bshd(memory.data(), 1, tokens, heads, head_dim)) {}
+};
+
+const int start = 5;
+
+}  // namespace
+
+TEST_CASE("the comments of layouts show their use") {
+  const frequency_table table(frequencies(8), 20);
+  ones q_memory(3, 2, 8), k_memory(3, 1, 8);
+  const head_view<float> q = q_memory.view, k = k_memory.view, queries = q;
+  rotate<interleaved>(q, k, table, start);
+  CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
+  rotate<half_split>(q, k, table, start);
+  const struct { pairing layout = pairing::interleaved; } group;
+  with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+  CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
+}
+
+TEST_CASE("the comment of head_view shows its use") {
+  const Index batch = 1, tokens = 3, heads = 2, head_dim = 128;
+  ones memory(tokens, heads, head_dim);
+  float* data = memory.memory.data();
+  const frequency_table table(frequencies(64), 20);
+  const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+  rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+  CHECK(q.at(0, 1, 0)[0] == 1);
+  CHECK(q.at(0, 1, 0)[64] != 1);
+}
+
+TEST_CASE("the comment of rotate shows queries and keys in one call") {
+  ones q_memory(3, 2, 8), k_memory(3, 1, 8);
+  const frequency_table table(frequencies(8), 20);
+  const auto bshd = [](const ones& x) { return x.view; };
+  const ones &q = q_memory, &k = k_memory;
+  rotate<half_split>(bshd(q), bshd(k), table, start);
+  CHECK(q.memory[0] == k.memory[0]);
+}
+
+TEST_CASE("the comment of rotate_heads shows its use") {
+  const Index height = 2, width = 3;
+  ones memory(height * width, 2, 8);
+  const head_view<float> queries = memory.view;
+  const std::vector<frequencies> learned = {axial(frequencies(4), 2), axial(frequencies(4, 50.0), 2)};
+  std::vector<frequency_table<>> tables;
+  for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
+  rotate_heads<interleaved>(queries, tables);
+  CHECK(*queries.at(0, 5, 0) != 1);
+}
+
+TEST_CASE("the comment of cos_sin_gradient shows its use") {
+  const ones x_memory(3, 2, 8), d_y_memory(3, 2, 8);
+  const head_view<float> x = x_memory.view, d_y = d_y_memory.view;
+  const frequency_table table(frequencies(8), 20);
+  const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
+  CHECK(d_table.cos(0, 0) == 4);  // two heads, two channels
+  CHECK(d_table.sin(0, 0) == 0);
+}
+
+TEST_CASE("the comment of pope_bias shows its use") {
+  const ones memory(3, 2, 4), polar(3, 2, 8);
+  const head_view<float> keys = memory.view, polar_keys = polar.view;
+  const frequency_table table(pope_frequencies(4), 20);
+  const Eigen::ArrayXXd learned = Eigen::ArrayXXd::Constant(2, 4, -0.5);
+  const pope_bias bias(learned);  // [kv_heads, channels]
+  pope<Layout>(keys, polar_keys, table, bias, start);
+  CHECK(*polar_keys.at(0, 0, 0) != 1);
+}
+
+TEST_CASE("the comments of query scaling show their use") {
+  const ones memory(3, 2, 4);
+  const head_view<float> q = memory.view;
+  scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
+  scale_queries(q, llama4_query_scaling{}, start);
+  CHECK(*q.at(0, 0, 0) == 1);
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include <rope/attention/attention.hpp>
+#include <rope/cache/attention.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/tables.hpp>
+
+#include <cstdint>
+#include <numbers>
+#include <vector>
+
+#include "support/catch.hpp"
+
+// What the comments of this room show, as they show it: tests/class_comments.cmake.
+
+using namespace rope;
+
+namespace {
+
+/// Heads [1, 4, 2, 128] of ones.
+struct ones {
+  std::vector<float> memory = std::vector<float>(4 * 2 * 128, 1.0f);
+  head_view<float> view = bshd(memory.data(), 1, 4, 2, 128);
+};
+
+}  // namespace
+
+TEST_CASE("the comments of tables show their use") {
+  ones q_memory, k_memory, v_memory, out_memory;
+  const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
+  const int start = 5;
+  {
+    const frequency_table table(frequencies(128, 500000.0), 8192);
+    rotate<half_split>(q, k, table, start);
+    CHECK(q_memory.memory == k_memory.memory);
+  }
+  {
+    const frequency_table query_table(frequencies(128), 0, 10), key_table(frequencies(128), 0, 20);
+    attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
+    CHECK(*out.at(0, 0, 0) == 1);
+  }
+  {
+    const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
+    CHECK(tables.queries().rows() == 4096);
+  }
+  kv_cache<float> cache(1, 8, 2, 128);
+  const xpos tables(frequencies(128), 4096, {.center = 2048});
+  rotate<half_split>(q, tables.queries(), start);
+  cache.append<half_split>(k, v, tables.keys());  // or rotate<half_split>(k, tables.keys(), start)
+  attention(q, cache.keys(), cache.values(), out);
+  attention<half_split>(q, k, v, out, tables);  // of unrotated queries and keys
+  CHECK(*out.at(0, 0, 0) == 1);
+}
+
+TEST_CASE("the comments of phases show their use") {
+  const double inv_freq = 1;
+  const std::int64_t position = 1000000;
+  const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
+  const cos_sin eighth = cos_sin_of<double>(phase_of(std::numbers::pi / 4));
+  CHECK(turned.cos == 0.93675212753314474);
+  CHECK(eighth.cos == testing::Approx(eighth.sin));
+}
+
+TEST_CASE("the comments of given tables show their use") {
+  const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Random(5, 4), rotations = angles;
+  const Eigen::ArrayXd ranges = Eigen::ArrayXd::LinSpaced(3, 1, 2);
+  {
+    const frequency_table<> table = table_of_angles(angles, table_form::half_width);
+    CHECK(table.pairs() == 4);
+  }
+  {
+    const frequency_table<> table = table_of_angles(rotations, ranges);
+    CHECK(table.pairs() == 12);
+  }
+  const Eigen::ArrayXXd cos = angles.cos().replicate(1, 2), sin = angles.sin().replicate(1, 2);
+  {
+    const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
+    CHECK(table.pairs() == 4);
+  }
+  {
+    const frequency_table<> table = table_of_entries(cos, sin);
+    CHECK(table.pairs() == 8);
+  }
+  const frequencies kept = fourier_frequencies(frequencies(64), 8192);
+  const Eigen::MatrixXd cos_coef = Eigen::MatrixXd::Identity(kept.pairs(), kept.pairs()), sin_coef = cos_coef;
+  const Index head_dim = 64;
+  const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
+  CHECK(table.pairs() == 32);
+}
