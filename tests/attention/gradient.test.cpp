@@ -202,7 +202,7 @@ bool same(const results& a, const results& b) {
 /// The output as a forward pass stores it.
 template <class T>
 tensor stored_output(const wide_tensor& out) {
-  tensor rounded = out.shape;
+  tensor rounded(out);
   for (std::size_t n = 0; n < out.values.size(); ++n)
     rounded.values[n] = static_cast<double>(static_cast<T>(static_cast<double>(out.values[n])));
   return rounded;

@@ -116,8 +116,8 @@ TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a mer
   const tensor a = random<TestType>(generator, {1, 5, 3, 29}), b = random<TestType>(generator, {1, 5, 3, 29});
   std::vector<double> sums_a, sums_b;
   for (int i = 0; i < 15; ++i) {
-    sums_a.push_back(static_cast<double>(generator()) * 0x1p-31 - 1);
-    sums_b.push_back(static_cast<double>(generator()) * 0x1p-31 - 1);
+    sums_a.push_back(testing::uniform(generator));
+    sums_b.push_back(testing::uniform(generator));
   }
   const auto merged = [&](rope::Index shift_a, rope::Index shift_b) {
     auto to = stored<TestType>(a), other = stored<TestType>(b);

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstring>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -14,10 +13,12 @@
 #include <unsupported/Eigen/CXX11/Tensor>
 
 #include "support/catch.hpp"
+#include "support/tensor.hpp"
 
 using rope::half_split;
 using rope::Index;
 using rope::interleaved;
+using testing::same_bits;
 
 namespace {
 
@@ -39,10 +40,6 @@ std::vector<float> numbers(Index count) {
   std::vector<float> x(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i % 9973) - 40.0f;
   return x;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // 3 x 211 tokens of 8 heads: 2.5 MiB, cut into pieces that end in the middle of a row of the batch.

@@ -12,6 +12,7 @@
 #include "support/heads.hpp"
 #include "support/own_threads.hpp"
 #include "support/random.hpp"
+#include "support/tensor.hpp"
 
 using rope::bshd;
 using rope::half_split;
@@ -23,9 +24,7 @@ namespace {
 constexpr Index batch = 2, tokens = 301, heads = 8, head_dim = 64;  // 1.2 MB: four pieces of 256 KiB
 
 std::vector<float> random_heads(testing::random& numbers, Index count = batch * tokens * heads * head_dim) {
-  std::vector<float> x(static_cast<std::size_t>(count));
-  for (float& channel : x) channel = static_cast<float>(numbers.scaled(-3, 1));
-  return x;
+  return testing::random_channels<float>(numbers, count, -3, 1);
 }
 
 rope::head_view<float> view(std::vector<float>& x) { return bshd(x.data(), batch, tokens, heads, head_dim); }

@@ -13,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/random.hpp"
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -33,9 +34,9 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on
   const rope::xpos<T> tables(frequencies, -5, 20,
                              {.center = center, .scale_base = scale_base, .rates = rates});
   const std::vector<int> ids = {3, -5, 19, 7, 0, 1, 1, 12};
-  std::vector<T> x(static_cast<std::size_t>(batch * tokens * heads * dim)), g(x.size());
-  for (T& value : x) value = static_cast<T>(numbers.scaled(-3, 1));
-  for (T& value : g) value = static_cast<T>(numbers.scaled(-3, 1));
+  const Index count = batch * tokens * heads * dim;
+  auto x = testing::random_channels<T>(numbers, count, -3, 1),
+       g = testing::random_channels<T>(numbers, count, -3, 1);
   const auto view = [&](std::vector<T>& memory) {
     return rope::bshd(memory.data(), batch, tokens, heads, dim);
   };

@@ -5,7 +5,6 @@
 /// Calls the library on tensors of the reference: puts them in memory in any order of axes, and reads the
 /// result back.
 
-#include <cstring>  // std::memcmp
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -14,52 +13,14 @@
 #include <rope/attention/attention.hpp>
 
 #include "support/attention_reference.hpp"
+#include "support/tensor.hpp"
 
 namespace attention_call {
 
 using reference::tensor;
 
-/// The axes of a tensor in memory, from slowest to fastest.
-enum class axes { bshd, bhsd, sbhd };
-
-/// The place of an element among those of the tensor, spelled out so that a wrong stride of a view shows.
-inline std::size_t place(const tensor& x, axes order, long b, long t, long h, long d) {
-  switch (order) {
-    case axes::bshd:
-      return static_cast<std::size_t>(((b * x.tokens + t) * x.heads + h) * x.dim + d);
-    case axes::bhsd:
-      return static_cast<std::size_t>(((b * x.heads + h) * x.tokens + t) * x.dim + d);
-    case axes::sbhd:
-      return static_cast<std::size_t>(((t * x.batch + b) * x.heads + h) * x.dim + d);
-  }
-  return 0;
-}
-
-template <class Visit>
-void for_each_element(const tensor& x, Visit visit) {
-  for (long b = 0; b < x.batch; ++b)
-    for (long t = 0; t < x.tokens; ++t)
-      for (long h = 0; h < x.heads; ++h)
-        for (long d = 0; d < x.dim; ++d) visit(b, t, h, d);
-}
-
-template <class T>
-std::vector<T> stored(const tensor& x, axes order = axes::bshd) {
-  std::vector<T> memory(x.values.size());
-  for_each_element(x, [&](long b, long t, long h, long d) {
-    memory[place(x, order, b, t, h, d)] = static_cast<T>(x(b, t, h, d));
-  });
-  return memory;
-}
-
-/// `memory` as a tensor of the shape of `shape`.
-template <class T>
-tensor loaded(const std::vector<T>& memory, tensor shape, axes order = axes::bshd) {
-  for_each_element(shape, [&](long b, long t, long h, long d) {
-    shape(b, t, h, d) = static_cast<double>(memory[place(shape, order, b, t, h, d)]);
-  });
-  return shape;
-}
+using testing::axes, testing::for_each_element, testing::loaded, testing::place, testing::same_bits,
+    testing::stored;
 
 template <class Memory>
 auto view(Memory& memory, const tensor& shape, axes order = axes::bshd) {
@@ -76,8 +37,7 @@ auto view(Memory& memory, const tensor& shape, axes order = axes::bshd) {
 /// Numbers in [-1, 1) that T represents.
 template <class T>
 tensor random(std::mt19937& generator, tensor shape) {
-  for (double& value : shape.values)
-    value = static_cast<double>(static_cast<T>(static_cast<double>(generator()) * 0x1p-31 - 1));
+  for (double& value : shape.values) value = static_cast<double>(static_cast<T>(testing::uniform(generator)));
   return shape;
 }
 
@@ -131,12 +91,6 @@ double attention_error(const operands& x, const reference::attention_rule& rule,
   return reference::worst_error<T>(got, reference::attention(x.q, x.k, x.v, rule),
                                    reference::attention_bound<arithmetic<T>>(x.q, x.k, x.v, rule));
 }
-
-template <class X>
-bool same_bits(const std::vector<X>& a, const std::vector<X>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(X)) == 0);
-}
-inline bool same_bits(const tensor& a, const tensor& b) { return same_bits(a.values, b.values); }
 
 }  // namespace attention_call
 

@@ -18,6 +18,7 @@
 #include <rope/attention/options.hpp>
 
 #include "support/attention_reference.hpp"
+#include "support/tensor.hpp"
 #include "support/wide.hpp"
 
 namespace reference {
@@ -37,20 +38,7 @@ struct score_matrix {
   }
 };
 
-/// A tensor in long double.
-struct wide_tensor {
-  tensor shape;
-  std::vector<testing::wide> values;
-
-  explicit wide_tensor(tensor x) : shape(std::move(x)), values(shape.values.begin(), shape.values.end()) {}
-  wide_tensor(long b, long t, long h, long d) : wide_tensor(tensor(b, t, h, d)) {}
-  testing::wide& operator()(long b, long t, long h, long d) {
-    return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
-  }
-  testing::wide operator()(long b, long t, long h, long d) const {
-    return values[static_cast<std::size_t>(((b * shape.tokens + t) * shape.heads + h) * shape.dim + d)];
-  }
-};
+using wide_tensor = testing::tensor<testing::wide>;
 
 /// The options of one call with memory of their own.
 struct full_rule {
@@ -140,11 +128,11 @@ struct attention_state {
 
 inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
                               const full_rule& rule) {
-  const long batch = q.shape.batch, heads = q.shape.heads, queries = q.shape.tokens, keys = k.shape.tokens;
+  const long batch = q.batch, heads = q.heads, queries = q.tokens, keys = k.tokens;
   attention_state s = {score_matrix(batch, heads, queries, keys),
                        score_matrix(batch, heads, queries, keys),
                        score_matrix(batch, heads, queries, keys),
-                       wide_tensor(batch, queries, heads, v.shape.dim),
+                       wide_tensor(batch, queries, heads, v.dim),
                        {},
                        {}};
   s.log_sum_exp.assign(static_cast<std::size_t>(batch * queries * heads), 0);
@@ -153,7 +141,7 @@ inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const 
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
-        const long kv = h / (heads / k.shape.heads), position = rule.query_position(b, i, queries, keys);
+        const long kv = h / (heads / k.heads), position = rule.query_position(b, i, queries, keys);
         const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
         const testing::wide sink =
             rule.sink_logits.empty()
@@ -163,8 +151,8 @@ inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const 
         for (long j = 0; j < keys; ++j) {
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
           testing::wide score = 0;
-          for (long d = 0; d < q.shape.dim; ++d) score += q(b, i, h, d) * k(b, j, kv, d);
-          score *= scale_of(q.shape.dim, rule.basic);
+          for (long d = 0; d < q.dim; ++d) score += q(b, i, h, d) * k(b, j, kv, d);
+          score *= scale_of(q.dim, rule.basic);
           s.bends(b, h, i, j) = 1;
           if (rule.basic.softcap > 0) {
             const testing::wide t = testing::tanh(score / rule.basic.softcap);
@@ -189,7 +177,7 @@ inline attention_state attend(const wide_tensor& q, const wide_tensor& k, const 
                                 : kept.keeps(b, h, position, rule.key_position(j))
                                     ? 1 / (1 - static_cast<testing::wide>(rule.dropout))
                                     : 0;
-          for (long d = 0; d < v.shape.dim; ++d)
+          for (long d = 0; d < v.dim; ++d)
             s.out(b, i, h, d) += s.weights(b, h, i, j) * s.gains(b, h, i, j) * v(b, j, kv, d);
         }
       }
@@ -206,24 +194,22 @@ struct attention_gradients {
 inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor& k, const wide_tensor& v,
                                          const wide_tensor& g, const wide_tensor& out,
                                          const full_rule& rule) {
-  const long batch = q.shape.batch, heads = q.shape.heads, queries = q.shape.tokens, keys = k.shape.tokens;
+  const long batch = q.batch, heads = q.heads, queries = q.tokens, keys = k.tokens;
   const attention_state s = attend(q, k, v, rule);
-  const auto zero = [](const wide_tensor& x) {
-    return wide_tensor(x.shape.batch, x.shape.tokens, x.shape.heads, x.shape.dim);
-  };
+  const auto zero = [](const wide_tensor& x) { return wide_tensor(x.batch, x.tokens, x.heads, x.dim); };
   attention_gradients d = {zero(q), zero(k), zero(v), zero(q), zero(k), zero(v), {}, {}, {}, {}};
   d.sink_logits.assign(rule.sink_logits.size(), 0);
   d.sink_sizes = d.sink_logits;
   d.bias.assign(rule.bias.size(), 0);
   d.bias_sizes = d.bias;
-  const testing::wide scale = scale_of(q.shape.dim, rule.basic);
+  const testing::wide scale = scale_of(q.dim, rule.basic);
   for (long b = 0; b < batch; ++b)
     for (long h = 0; h < heads; ++h)
       for (long i = 0; i < queries; ++i) {
-        const long kv = h / (heads / k.shape.heads);
+        const long kv = h / (heads / k.heads);
         const auto n = static_cast<std::size_t>((b * queries + i) * heads + h);
         testing::wide along = 0, along_size = 0;
-        for (long e = 0; e < v.shape.dim; ++e) {
+        for (long e = 0; e < v.dim; ++e) {
           along += g(b, i, h, e) * out(b, i, h, e);
           along_size += testing::abs(g(b, i, h, e) * out(b, i, h, e));
         }
@@ -235,7 +221,7 @@ inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor
           if (!rule.sees(b, h, i, j, queries, keys)) continue;
           const testing::wide w = s.weights(b, h, i, j), gain = s.gains(b, h, i, j);
           testing::wide product = 0, size = 0;
-          for (long e = 0; e < v.shape.dim; ++e) {
+          for (long e = 0; e < v.dim; ++e) {
             product += g(b, i, h, e) * v(b, j, kv, e);
             size += testing::abs(g(b, i, h, e) * v(b, j, kv, e));
             d.v(b, j, kv, e) += w * gain * g(b, i, h, e);
@@ -247,7 +233,7 @@ inline attention_gradients differentiate(const wide_tensor& q, const wide_tensor
             d.bias[rule.bias_index(b, h, i, j)] += slope;
             d.bias_sizes[rule.bias_index(b, h, i, j)] += slope_size;
           }
-          for (long e = 0; e < q.shape.dim; ++e) {
+          for (long e = 0; e < q.dim; ++e) {
             d.q(b, i, h, e) += scale * slope * s.bends(b, h, i, j) * k(b, j, kv, e);
             d.q_size(b, i, h, e) += testing::abs(scale * slope_size * k(b, j, kv, e));
             d.k(b, j, kv, e) += scale * slope * s.bends(b, h, i, j) * q(b, i, h, e);

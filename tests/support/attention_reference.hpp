@@ -11,32 +11,13 @@
 #include <limits>
 #include <vector>
 
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
 namespace reference {
 
-/// Numbers [batch, tokens, heads, dim].
-struct tensor {
-  long batch, tokens, heads, dim;
-  std::vector<double> values;
-
-  tensor(long b, long t, long h, long d, double value = 0)
-      : batch(b), tokens(t), heads(h), dim(d), values(static_cast<std::size_t>(b * t * h * d), value) {}
-  double& operator()(long b, long t, long h, long d) { return values[index(b, t, h, d)]; }
-  double operator()(long b, long t, long h, long d) const { return values[index(b, t, h, d)]; }
-
-  double largest() const {
-    double result = 0;
-    for (const double value : values) result = (std::max)(result, testing::abs(value));
-    return result;
-  }
-
- private:
-  std::size_t index(long b, long t, long h, long d) const {
-    return static_cast<std::size_t>(((b * tokens + t) * heads + h) * dim + d);
-  }
-};
+using tensor = testing::tensor<double>;
 
 struct attention_rule {
   double scale = 0;  // 0: 1 / sqrt(dim)

@@ -15,6 +15,7 @@
 
 #include "support/attention_reference.hpp"
 #include "support/reference.hpp"
+#include "support/tensor.hpp"
 #include "support/wide.hpp"
 
 namespace reference {
@@ -39,7 +40,7 @@ template <class Rounded>
 token random_token(std::mt19937& generator, const model& m, long long position, Rounded rounded) {
   const auto channels_of = [&](std::size_t count) {
     std::vector<double> x(count);
-    for (double& value : x) value = rounded(static_cast<double>(generator()) * 0x1p-31 - 1);
+    for (double& value : x) value = rounded(testing::uniform(generator));
     return x;
   };
   return {channels_of(m.heads * m.dim), channels_of(m.kv_heads * m.dim),

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_HEADS_HPP
 #define ROPE_TESTS_HEADS_HPP
 
-/// Heads to rotate: random channels, bitwise comparisons, and the error of a whole view against the
+/// Views of heads to rotate: visited, compared bit by bit, guarded, and the error of a whole view against the
 /// reference.
 
 #include <algorithm>
@@ -18,8 +18,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "support/random.hpp"
 #include "support/reference.hpp"
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -59,15 +59,6 @@ struct scalar_twin {
   static constexpr Index second(Index i, Index pairs) { return Layout::second(i, pairs); }
 };
 
-/// Channels between 2^-7 and 4 in magnitude.
-template <class T>
-std::vector<T> random_channels(Index count, std::uint32_t seed) {
-  random numbers(seed);
-  std::vector<T> x(static_cast<std::size_t>(count));
-  for (T& value : x) value = static_cast<T>(numbers.scaled(-7, 1));
-  return x;
-}
-
 /// Fills with NaN of both signs and many payloads, most of them signalling: arithmetic and conversions change
 /// their bits, copies do not.
 template <class T>
@@ -81,15 +72,6 @@ void fill_with_nan(std::vector<T>& x) {
     bytes[sizeof(T) - 1] = static_cast<unsigned char>(bytes[sizeof(T) - 1] | (i % 2 << 7));
     std::memcpy(static_cast<void*>(&x[i]), bytes, sizeof(T));
   }
-}
-
-template <class T>
-bool same_bits(const T* a, const T* b, Index count) {
-  return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
-}
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
 }
 
 /// Calls `visit(b, t, h)` for every head.

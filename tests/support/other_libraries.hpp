@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/random.hpp"
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -34,9 +35,7 @@ struct tensor {
   tensor(std::array<Index, rank> shape, std::uint64_t seed) : extents(shape) {
     Index count = 1;
     for (const Index extent : shape) count *= extent;
-    testing::random numbers(seed);
-    values.resize(static_cast<std::size_t>(count));
-    for (float& value : values) value = static_cast<float>(numbers.scaled(-7, 1));
+    values = testing::random_channels<float>(count, seed);
   }
   float* data() { return values.data(); }
   const float* data() const { return values.data(); }

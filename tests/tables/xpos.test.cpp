@@ -19,6 +19,7 @@
 #include "support/errors.hpp"
 #include "support/random.hpp"
 #include "support/reference.hpp"
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -194,9 +195,8 @@ TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to
                              {.center = 700, .scale_base = 100});
   for (const auto* table : {&tables.queries(), &tables.keys()})
     for (const std::int64_t p : {0, 1, 700, 1999}) {
-      std::vector<T> x(16), g(16);
-      for (T& value : x) value = static_cast<T>(numbers.scaled(-3, 1));
-      for (T& value : g) value = static_cast<T>(numbers.scaled(-3, 1));
+      const auto x = testing::random_channels<T>(numbers, 16, -3, 1),
+                 g = testing::random_channels<T>(numbers, 16, -3, 1);
       auto y = x, d_x = g;
       rope::rotate<half_split>(rope::thd(y.data(), 1, 1, 16), *table, p);
       rope::rotate_gradient<half_split>(rope::thd(d_x.data(), 1, 1, 16), *table, p);

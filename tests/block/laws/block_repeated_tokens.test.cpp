@@ -8,6 +8,7 @@
 
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
@@ -18,11 +19,7 @@ TEST_CASE("the gradients of weights and biases over many equal tokens lose no di
   testing::random numbers(testing::seed());
   const Index tokens = 65536, dim = 8, matrix = dim * dim;
   const auto size = [](Index n) { return static_cast<std::size_t>(n); };
-  const auto random = [&](Index count) {
-    std::vector<float> x(size(count));
-    for (float& number : x) number = static_cast<float>(numbers.scaled(-2, 0));
-    return x;
-  };
+  const auto random = [&](Index count) { return testing::random_channels<float>(numbers, count, -2, 0); };
   const auto repeated = [&](const std::vector<float>& row) {
     std::vector<float> x;
     for (Index t = 0; t < tokens; ++t) x.insert(x.end(), row.begin(), row.end());
