@@ -89,6 +89,9 @@ breach(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
 breach(tests/tables/angles.test.cpp "" "#include <rope/tables/table.hpp>\n" "a law belongs in tests/tables/laws/")
 breach(tests/tables/table.test.cpp "#include <rope/tables/table.hpp>" "#include <rope/rope.hpp>"
   "must include <rope/tables/table.hpp> first")
+breach(tests/tables/phase.test.cpp "\"[tables][phase]\"" "\"[phase]\"" "whose first tag is not [tables]")
+breach(tests/laws/threads.test.cpp ", \"[house]\")" ")" "whose first tag is not [house]")
+breach(tests/cache/laws/decode.test.cpp "\"[cache]\"" "\"[laws]\"" "whose first tag is not [cache]")
 
 set(rules class_comments.cmake)
 inspect()

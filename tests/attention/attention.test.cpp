@@ -33,7 +33,7 @@ struct grouping {
 
 }  // namespace
 
-TEST_CASE("attention follows its definition for every length, grouping and mask") {
+TEST_CASE("attention follows its definition for every length, grouping and mask", "[attention]") {
   const auto [heads, kv_heads] = GENERATE(grouping{1, 1}, grouping{4, 2}, grouping{6, 2}, grouping{8, 1});
   const long queries = GENERATE(1, 2, 7, 64, 65, 130), keys = GENERATE(1, 2, 7, 64, 65, 130);
   const std::uint32_t seed = 11;
@@ -47,8 +47,8 @@ TEST_CASE("attention follows its definition for every length, grouping and mask"
   }
 }
 
-TEMPLATE_TEST_CASE("attention follows its definition for every channel type, head_dim, scale and softcap", "",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention follows its definition for every channel type, head_dim, scale and softcap",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   const long dim = GENERATE(1, 2, 17, 64, 128), queries = GENERATE(1, 7, 65);
   const std::uint32_t seed = 12;
   CAPTURE(dim, queries, seed);
@@ -63,8 +63,8 @@ TEMPLATE_TEST_CASE("attention follows its definition for every channel type, hea
       }
 }
 
-TEMPLATE_TEST_CASE("attention follows its definition for shapes and options drawn at random", "", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention follows its definition for shapes and options drawn at random", "[attention]",
+                   float, double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 13;
   std::mt19937 generator(seed);
   const auto up_to = [&generator](long n) {
@@ -84,7 +84,8 @@ TEMPLATE_TEST_CASE("attention follows its definition for shapes and options draw
   }
 }
 
-TEST_CASE("by default attention is causal, unlimited, uncapped and scaled by 1 / sqrt(head_dim)") {
+TEST_CASE("by default attention is causal, unlimited, uncapped and scaled by 1 / sqrt(head_dim)",
+          "[attention]") {
   std::mt19937 generator(14);
   const operands x = random_operands<float>(generator, {1, 5, 9, 2, 1, 16, 4});
   const tensor got = output_of<float>(
@@ -92,15 +93,15 @@ TEST_CASE("by default attention is causal, unlimited, uncapped and scaled by 1 /
   CHECK(same_bits(got, attention<float>(x, {.scale = 0.25, .causal = true, .window = 0, .softcap = 0})));
 }
 
-TEST_CASE("neighbouring query heads share a key head") {
+TEST_CASE("neighbouring query heads share a key head", "[attention]") {
   // One key, so the output is its value: the number of its head.
   operands x = {tensor(1, 1, 6, 2, 1), tensor(1, 1, 2, 2, 1), tensor(1, 1, 2, 1)};
   x.v(0, 0, 1, 0) = 1;
   CHECK(attention<float>(x, {}).values == std::vector<double>{0, 0, 0, 1, 1, 1});
 }
 
-TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "[attention]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 15;
   CAPTURE(seed);
   std::mt19937 generator(seed);
@@ -122,7 +123,7 @@ TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "", float,
   CHECK(same_bits(loaded(out, shape, axes::sbhd), expected));
 }
 
-TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other") {
+TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other", "[attention]") {
   std::mt19937 generator(16);
   operands x = random_operands<float>(generator, {1, 5, 9, 4, 2, 8, 6});
   const tensor expected = attention<float>(x, {});
@@ -152,8 +153,8 @@ TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other") 
   CHECK(same_bits(std::vector<float>(mout.data(), mout.data() + mout.size()), stored<float>(expected)));
 }
 
-TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing around them", "", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing around them", "[attention]",
+                   float, double, Eigen::half, Eigen::bfloat16) {
   std::mt19937 generator(17);
   const long queries = GENERATE(1, 7, 66);
   const axes order = GENERATE(axes::bshd, axes::bhsd, axes::sbhd);
@@ -181,7 +182,7 @@ TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing a
   CHECK(same_bits(om, stored<TestType>(framed(attention<TestType>(x, {})), order)));
 }
 
-TEST_CASE("queries may be overwritten by the output") {
+TEST_CASE("queries may be overwritten by the output", "[attention]") {
   std::mt19937 generator(18);
   const operands x = random_operands<float>(generator, {2, 70, 75, 6, 2, 16, 16});
   const auto k = stored<float>(x.k), v = stored<float>(x.v);
@@ -190,7 +191,7 @@ TEST_CASE("queries may be overwritten by the output") {
   CHECK(same_bits(loaded(q, x.q), attention<float>(x, {})));
 }
 
-TEST_CASE("extents of zero are computed, not refused") {
+TEST_CASE("extents of zero are computed, not refused", "[attention]") {
   std::mt19937 generator(19);
   const extents e =
       GENERATE(extents{0, 3, 3, 2, 1, 4, 4}, extents{1, 0, 3, 2, 1, 4, 4}, extents{1, 3, 0, 2, 1, 4, 4},
@@ -235,7 +236,7 @@ struct call {
 
 }  // namespace
 
-TEST_CASE("shapes that disagree are named and nothing is written") {
+TEST_CASE("shapes that disagree are named and nothing is written", "[attention]") {
   const auto fails = [](const char* rule, auto change) {
     call c;
     change(c);
@@ -268,7 +269,7 @@ TEST_CASE("shapes that disagree are named and nothing is written") {
         [](call& c) { c.out_view.head_dim = -7; });
 }
 
-TEST_CASE("options that mean nothing are named and nothing is written") {
+TEST_CASE("options that mean nothing are named and nothing is written", "[attention]") {
   const auto fails = [](const char* rule, const rope::attention_options& options) {
     call c;
     c.options = options;
@@ -295,7 +296,7 @@ TEST_CASE("options that mean nothing are named and nothing is written") {
 #endif
 }
 
-TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "", float, double) {
+TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "[attention]", float, double) {
   // Between them and scale = 1 / sqrt(2) lies as much as is allowed.
   const double smallest = std::sqrt(static_cast<double>(std::numeric_limits<TestType>::min()));
   std::vector<TestType> x = {TestType(0.5), TestType(-1), TestType(2), TestType(3)}, out(4);

@@ -30,7 +30,7 @@ double five_sigma(double n, double p) { return 5 * std::sqrt(n * p * (1 - p)); }
 
 }  // namespace
 
-TEST_CASE("a dropout mask drops the share it is asked for, in every head and row") {
+TEST_CASE("a dropout mask drops the share it is asked for, in every head and row", "[attention]") {
   for (const double probability : {0.1, 0.5, 0.9})
     for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}})
       for (const long place : {0L, 1L, 7L}) {
@@ -45,7 +45,7 @@ TEST_CASE("a dropout mask drops the share it is asked for, in every head and row
   CHECK(kept(rope::dropout_mask(0, 5), 0, 0) == 64 * 64);
 }
 
-TEST_CASE("masks of another seed, row, head or place are independent") {
+TEST_CASE("masks of another seed, row, head or place are independent", "[attention]") {
   const rope::dropout_mask mask(0.5, 3), other(0.5, 4);
   const auto base = [&](long i, long j) { return mask.keeps(0, 0, i, j); };
   const double half = 64 * 64 / 2.0, sigma = five_sigma(4096, 0.5);
@@ -62,7 +62,7 @@ TEST_CASE("masks of another seed, row, head or place are independent") {
   CHECK_FALSE(independent(base));
 }
 
-TEST_CASE("a dropout mask is a function of its arguments and a row is a view of it") {
+TEST_CASE("a dropout mask is a function of its arguments and a row is a view of it", "[attention]") {
   constexpr rope::dropout_mask mask(0.25, 42), again(0.25, 42);
   static_assert(mask.keeps(1, 2, 3, 4) == again.keeps(1, 2, 3, 4));
   for (long i = -3; i < 20; ++i)

@@ -286,7 +286,7 @@ void check_call(std::mt19937& generator, const call& c, const std::vector<Index>
 
 }  // namespace
 
-TEST_CASE("the closed form of the gradients is the derivative of attention") {
+TEST_CASE("the closed form of the gradients is the derivative of attention", "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   for (call c : calls(generator, true)) {
@@ -337,8 +337,8 @@ TEST_CASE("the closed form of the gradients is the derivative of attention") {
   }
 }
 
-TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "[attention]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   for (const call& c : calls(generator, false)) {
@@ -347,8 +347,8 @@ TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "",
   }
 }
 
-TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any number of threads", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any number of threads",
+                   "[attention]", float, double) {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   for (const call& c : long_calls(generator)) {
@@ -357,7 +357,7 @@ TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any n
   }
 }
 
-TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("with a table, gradients are turned back", "[attention]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   using T = TestType;
   using S = attention_call::arithmetic<T>;
@@ -412,7 +412,7 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "", float, double,
         });
 }
 
-TEST_CASE("rows that nobody sees keep their contents to themselves") {
+TEST_CASE("rows that nobody sees keep their contents to themselves", "[attention]") {
   // Keys past the count, queries before the first key, and what the mask hides, are NaN.
   std::mt19937 generator(7);
   const auto nan = std::numeric_limits<double>::quiet_NaN();
@@ -451,7 +451,7 @@ TEST_CASE("rows that nobody sees keep their contents to themselves") {
     }
 }
 
-TEST_CASE("keys past the count have gradients of zero, whatever the queries hold") {
+TEST_CASE("keys past the count have gradients of zero, whatever the queries hold", "[attention]") {
   std::mt19937 generator(8);
   inputs in = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
   const full_rule rule = {.basic = {.causal = false}, .key_counts = {37}};
@@ -469,8 +469,8 @@ TEST_CASE("keys past the count have gradients of zero, whatever the queries hold
   }
 }
 
-TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "", float, double,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "[attention]", float,
+                   double, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
@@ -549,7 +549,7 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
   }
 }
 
-TEST_CASE("scores that share an entry of the bias add to its gradient in one order") {
+TEST_CASE("scores that share an entry of the bias add to its gradient in one order", "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   CAPTURE(seed);
@@ -588,7 +588,8 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
-TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order") {
+TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order",
+          "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   const long queries = 1200, keys = 1200;  // so that tasks of two threads meet
@@ -628,7 +629,7 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
-TEST_CASE("a bias that keys share is told from one that only queries, heads or rows share") {
+TEST_CASE("a bias that keys share is told from one that only queries, heads or rows share", "[attention]") {
   const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
   const float entry = 0;
   const auto joins = [&](const rope::score_view<float>& bias) {
@@ -642,7 +643,7 @@ TEST_CASE("a bias that keys share is told from one that only queries, heads or r
   CHECK(joins({&entry, 2, 3, 5, 7, 105, 35, 7, 0}));
 }
 
-TEST_CASE("a bias that scores share is told from one of each score") {
+TEST_CASE("a bias that scores share is told from one of each score", "[attention]") {
   const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
   const float entry = 0;
   const auto own = [&](const rope::score_view<float>& bias) {
@@ -660,7 +661,7 @@ TEST_CASE("a bias that scores share is told from one of each score") {
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 34, 7, 1}));  // heads meet in one entry
 }
 
-TEST_CASE("no keys, no queries and no batch give zeros") {
+TEST_CASE("no keys, no queries and no batch give zeros", "[attention]") {
   for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
                                           {1, 0, 3, 2, 1, 4, 4},
                                           {0, 3, 3, 2, 1, 4, 4},
@@ -675,7 +676,7 @@ TEST_CASE("no keys, no queries and no batch give zeros") {
   }
 }
 
-TEST_CASE("a backward pass that does not fit is refused before anything is written") {
+TEST_CASE("a backward pass that does not fit is refused before anything is written", "[attention]") {
   std::mt19937 generator(2);
   const inputs in = random_inputs<float>(generator, {1, 3, 5, 4, 2, 6, 4});
   const tensor out(1, 3, 4, 4);

@@ -69,7 +69,7 @@ void check_parts(const operands& x, const rope::attention_options& rule, double 
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", "", float, double,
+TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", "[attention]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 65;
   CAPTURE(seed);
@@ -95,7 +95,7 @@ TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", 
   check_parts<TestType>(x, {.causal = false, .window = 3}, bound, sum_bound);
 }
 
-TEST_CASE("merging with nothing changes nothing, and nothing with nothing is nothing") {
+TEST_CASE("merging with nothing changes nothing, and nothing with nothing is nothing", "[attention]") {
   const double none = rope::attention_options::no_keys;
   std::vector<float> a = {1, 2, 0, 0}, b = {7, 7, 0, 0};
   std::vector<double> sums_a = {0.5, none}, sums_b = {none, none};
@@ -108,8 +108,8 @@ TEST_CASE("merging with nothing changes nothing, and nothing with nothing is not
   CHECK(sums_b == sums_a);
 }
 
-TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a merge", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a merge", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 66;
   CAPTURE(seed);
   std::mt19937 generator(seed);
@@ -137,7 +137,7 @@ TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a mer
   }
 }
 
-TEST_CASE("two sides weigh as much as their sums of exponentials") {
+TEST_CASE("two sides weigh as much as their sums of exponentials", "[attention]") {
   std::vector<double> a = {1}, b = {5}, sums_a = {std::log(3.0)}, sums_b = {0};
   const auto view_of = [](auto& x) { return rope::thd(x.data(), 1, 1, 1); };
   rope::merge_attention(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
@@ -145,7 +145,7 @@ TEST_CASE("two sides weigh as much as their sums of exponentials") {
   CHECK(std::abs(sums_a[0] - std::log(4.0)) <= 4 * 0x1p-53);
 }
 
-TEST_CASE("sides that do not fit are refused before anything is written") {
+TEST_CASE("sides that do not fit are refused before anything is written", "[attention]") {
   std::vector<float> a(8, 1), b(8, 2);
   std::vector<double> sums(4, 0), few(3, 0);
   const auto four = rope::thd(a.data(), 2, 2, 2), other = rope::thd(b.data(), 4, 1, 2),

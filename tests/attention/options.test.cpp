@@ -22,12 +22,12 @@ bool refused(const rope::attention_options& options, const std::string& rule,
 
 }  // namespace
 
-TEST_CASE("the default options fit every call") {
+TEST_CASE("the default options fit every call", "[attention]") {
   CHECK_NOTHROW(rope::detail::check_options("attention", {}, shape));
   CHECK_NOTHROW(rope::detail::check_options("attention", {}, {0, 0, 0, 0, 0}));
 }
 
-TEST_CASE("numbers out of range are refused with the rule and the value") {
+TEST_CASE("numbers out of range are refused with the rule and the value", "[attention]") {
   CHECK(refused({.window = -1}, "window must not be negative, got -1"));
   CHECK(refused({.sinks = -2}, "sinks must not be negative, got -2"));
   CHECK(refused({.softcap = -2}, "scale must be finite and softcap finite and not negative, got 0 and -2"));
@@ -37,7 +37,7 @@ TEST_CASE("numbers out of range are refused with the rule and the value") {
   CHECK(refused({.dropout = std::numeric_limits<double>::quiet_NaN()}, "dropout must be in [0, 1)"));
 }
 
-TEST_CASE("lists of the wrong length are refused with the right one") {
+TEST_CASE("lists of the wrong length are refused with the right one", "[attention]") {
   const std::vector<std::int64_t> list(10, 0);
   const auto some = [&](std::size_t n) { return std::span<const std::int64_t>(list.data(), n); };
   const std::vector<float> logits(4, 0), endless(4, std::numeric_limits<float>::infinity());
@@ -66,7 +66,7 @@ TEST_CASE("lists of the wrong length are refused with the right one") {
   CHECK(refused({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
 }
 
-TEST_CASE("a bias or mask has the extents of the scores or 1") {
+TEST_CASE("a bias or mask has the extents of the scores or 1", "[attention]") {
   const std::vector<float> bias(2 * 4 * 3 * 5, 0);
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.bias = rope::score_matrix(bias.data(), 2, 4, 3, 5)}, shape));
@@ -78,7 +78,7 @@ TEST_CASE("a bias or mask has the extents of the scores or 1") {
   CHECK(refused({.mask = rope::score_matrix(mask, 1, 1, 1, 8)}, "the extents of mask must be 1"));
 }
 
-TEST_CASE("a shared axis of a score view has no stride") {
+TEST_CASE("a shared axis of a score view has no stride", "[attention]") {
   const std::vector<float> x = {0, 1, 2, 3, 4, 5};
   const auto by_head_and_key = rope::score_matrix(x.data(), 1, 2, 1, 3);
   CHECK(by_head_and_key.at(7, 1, 9)[2 * by_head_and_key.key_step()] == 5);
@@ -86,7 +86,7 @@ TEST_CASE("a shared axis of a score view has no stride") {
   CHECK(by_query.at(3, 2, 4)[8 * by_query.key_step()] == 4);
 }
 
-TEST_CASE("a matrix of scores has as many entries as an index counts") {
+TEST_CASE("a matrix of scores has as many entries as an index counts", "[attention]") {
   constexpr rope::Index large = std::numeric_limits<rope::Index>::max() / 4;
   const float number = 0;
   const auto refuses = [&](rope::Index b, rope::Index h, rope::Index q, rope::Index k) {
@@ -101,7 +101,7 @@ TEST_CASE("a matrix of scores has as many entries as an index counts") {
   CHECK(rope::score_matrix(&number, large, 1, 4, 1).query_stride == 1);
 }
 
-TEST_CASE("segments must cover the tokens in order") {
+TEST_CASE("segments must cover the tokens in order", "[attention]") {
   using list = std::vector<std::int64_t>;
   const rope::detail::attention_shape one = {1, 3, 5, 4, 8};
   const list queries = {0, 1, 3}, keys = {0, 4, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},

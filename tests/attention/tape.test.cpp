@@ -13,7 +13,8 @@
 using rope::bshd;
 using rope::Index;
 
-TEST_CASE("the order of the views in a call of the backward pass does not matter, their names do") {
+TEST_CASE("the order of the views in a call of the backward pass does not matter, their names do",
+          "[attention]") {
   testing::random numbers(testing::seed());
   const Index tokens = 5, dim = 4;
   std::vector<double> q(tokens * dim), k(q.size()), v(q.size()), d_out(q.size()), out(q.size()),

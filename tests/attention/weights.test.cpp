@@ -14,7 +14,8 @@ using namespace attention_call;
 
 // Against the definition, with every option: tests/attention/laws/attention_features.test.cpp.
 
-TEST_CASE("weights are a row of probabilities per query, in the order batch, head, query, key") {
+TEST_CASE("weights are a row of probabilities per query, in the order batch, head, query, key",
+          "[attention]") {
   // Head 0 scores every key alike; head 1 scores key j by j log 2, so its weights double from key to key.
   const std::vector<float> q = {0, 1, 0, 1, 0, 1};
   const auto log2 = static_cast<float>(std::log(2.0));
@@ -30,7 +31,7 @@ TEST_CASE("weights are a row of probabilities per query, in the order batch, hea
   }
 }
 
-TEST_CASE("weights times values are the output of attention, rotated or not") {
+TEST_CASE("weights times values are the output of attention, rotated or not", "[attention]") {
   const std::uint32_t seed = 64;
   CAPTURE(seed);
   std::mt19937 generator(seed);
@@ -60,7 +61,7 @@ TEST_CASE("weights times values are the output of attention, rotated or not") {
   }
 }
 
-TEST_CASE("weights of the wrong length are refused before anything is written") {
+TEST_CASE("weights of the wrong length are refused before anything is written", "[attention]") {
   const std::vector<float> x(2 * 3 * 4);
   std::vector<float> w(17, -1);
   const auto heads = rope::thd(x.data(), 3, 2, 4);

@@ -35,7 +35,7 @@ static_assert(std::is_nothrow_move_assignable_v<owned_array<float>>);
 static_assert(!std::is_nothrow_copy_assignable_v<owned_array<float>>);  // or a class with one would terminate
 static_assert(std::is_nothrow_default_constructible_v<owned_array<float, 1>>);
 
-TEST_CASE("an owned array is an expression of Eigen") {
+TEST_CASE("an owned array is an expression of Eigen", "[base]") {
   owned_array<double> array = counted(3, 2);
   array.col(1) += 100;
   array.row(0).setConstant(-1);
@@ -51,7 +51,7 @@ TEST_CASE("an owned array is an expression of Eigen") {
   CHECK(array.matrix().transpose().rows() == 2);
 }
 
-TEST_CASE("an owned array is column-major whatever Eigen's default is") {
+TEST_CASE("an owned array is column-major whatever Eigen's default is", "[base]") {
   const owned_array<double> array = counted(3, 2);
   CHECK(array.data()[1] == 10);
   CHECK(array.data()[3] == 1);
@@ -61,7 +61,7 @@ TEST_CASE("an owned array is column-major whatever Eigen's default is") {
   CHECK(array.map().data() == array.data());
 }
 
-TEST_CASE("an owned array takes the shape of what is assigned") {
+TEST_CASE("an owned array takes the shape of what is assigned", "[base]") {
   owned_array<double> array = counted(3, 2);
   array = array.topRows(2);  // of itself
   CHECK(same(array, counted(2, 2)));
@@ -87,7 +87,7 @@ TEST_CASE("an owned array takes the shape of what is assigned") {
   CHECK(sum == 7);
 }
 
-TEST_CASE("copies of an owned array have memory of their own") {
+TEST_CASE("copies of an owned array have memory of their own", "[base]") {
   owned_array<double> array = counted(3, 2), copy = array;
   copy(0, 0) = 5;
   CHECK(array(0, 0) == 0);
@@ -104,7 +104,7 @@ TEST_CASE("copies of an owned array have memory of their own") {
   CHECK(same(several[1], array));
 }
 
-TEST_CASE("an owned array that was moved from is empty") {
+TEST_CASE("an owned array that was moved from is empty", "[base]") {
   owned_array<double> array = counted(3, 2);
   const double* memory = array.data();
   owned_array<double> moved = std::move(array);
@@ -120,7 +120,7 @@ TEST_CASE("an owned array that was moved from is empty") {
   CHECK(list.size() == 4);
 }
 
-TEST_CASE("an owned array refuses shapes that no memory holds") {
+TEST_CASE("an owned array refuses shapes that no memory holds", "[base]") {
   constexpr Index most = (std::numeric_limits<Index>::max)();
   CHECK(
       throws_saying<std::length_error>([] { owned_array<double>(most / 8 + 1, 1); }, "rope::owned_array: ["));

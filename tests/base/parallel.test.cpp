@@ -47,7 +47,7 @@ constexpr Index batch = 3, tokens = 211, heads = 8, head_dim = 128;
 
 }  // namespace
 
-TEST_CASE("the pieces of a parallel loop cover every index once") {
+TEST_CASE("the pieces of a parallel loop cover every index once", "[base]") {
   for (const Index count : {1, 2, 7, 1000})
     for (const Index threads : {1, 2, 3, 16}) {
       CAPTURE(count, threads);
@@ -63,13 +63,13 @@ TEST_CASE("the pieces of a parallel loop cover every index once") {
     }
 }
 
-TEST_CASE("an empty loop calls nothing") {
+TEST_CASE("an empty loop calls nothing", "[base]") {
   std::atomic<int> runs{0};
   rope::detail::parallel_pieces(counting_threads{4, runs}, 0, Index{1} << 30, [](Index, Index) { FAIL(); });
   CHECK(runs == 0);
 }
 
-TEST_CASE("a rotation on several threads has the bits of one thread") {
+TEST_CASE("a rotation on several threads has the bits of one thread", "[base]") {
   const rope::frequency_table<float> table(rope::frequencies(head_dim), tokens + 5);
   const auto x = numbers(batch * tokens * heads * head_dim);
   std::atomic<int> runs{0};
@@ -100,7 +100,7 @@ TEST_CASE("a rotation on several threads has the bits of one thread") {
   CHECK(runs == 6);
 }
 
-TEST_CASE("a call too small to gain from threads stays on its own") {
+TEST_CASE("a call too small to gain from threads stays on its own", "[base]") {
   const rope::frequency_table<float> table(rope::frequencies(128), 8);
   auto x = numbers(32 * 128);
   std::atomic<int> runs{0};
@@ -108,7 +108,7 @@ TEST_CASE("a call too small to gain from threads stays on its own") {
   CHECK(runs == 0);
 }
 
-TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two calls", "", half_split,
+TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two calls", "[base]", half_split,
                    interleaved) {
   const rope::frequency_table<float> table(rope::frequencies(64), 400);
   const auto q = numbers(2 * 300 * 12 * 64), k = numbers(2 * 300 * 4 * 96);
@@ -136,7 +136,7 @@ TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two call
   CHECK(same_bits(k_alone, k_pair));
 }
 
-TEST_CASE("a pair of different tokens is refused and left as it was") {
+TEST_CASE("a pair of different tokens is refused and left as it was", "[base]") {
   const rope::frequency_table<float> table(rope::frequencies(64), 10);
   const auto q = numbers(4 * 64), k = numbers(5 * 64);
   auto q_after = q, k_after = k;

@@ -15,7 +15,7 @@ int* integers(rope::Index count) { return rope::detail::workspace<second_user, i
 
 }  // namespace
 
-TEST_CASE("a thread without scratch releases none, and scratch is there again after a release") {
+TEST_CASE("a thread without scratch releases none, and scratch is there again after a release", "[base]") {
   rope::release_scratch();
   double* const few = doubles(10);
   CHECK(doubles(10) == few);

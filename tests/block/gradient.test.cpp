@@ -172,7 +172,7 @@ const block_kind kinds[] = {
 
 }  // namespace
 
-TEST_CASE("the gradients of a block are the slopes of its definition") {
+TEST_CASE("the gradients of a block are the slopes of its definition", "[block]") {
   for (const block_kind& kind : kinds) {
     const random_block<double> memory(kind, 601);
     testing::random numbers(602);
@@ -206,7 +206,7 @@ TEST_CASE("the gradients of a block are the slopes of its definition") {
   }
 }
 
-TEST_CASE("the gradients of cross-attention reach tokens and context") {
+TEST_CASE("the gradients of cross-attention reach tokens and context", "[block]") {
   block_kind kind = kinds[2];
   kind.context_dim = 3;
   const random_block<double> memory(kind, 603);
@@ -234,7 +234,8 @@ TEST_CASE("the gradients of cross-attention reach tokens and context") {
   rotated.check(of);
 }
 
-TEST_CASE("the gradients of a block with dropout are the slopes of what the forward pass computes") {
+TEST_CASE("the gradients of a block with dropout are the slopes of what the forward pass computes",
+          "[block]") {
   const random_block<double> memory(kinds[3], 611);
   testing::random numbers(612);
   const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, 4, 2),
@@ -258,7 +259,7 @@ TEST_CASE("the gradients of a block with dropout are the slopes of what the forw
   d.check(of);
 }
 
-TEST_CASE("gradients of more tokens and channels than a tile of their products are slopes too") {
+TEST_CASE("gradients of more tokens and channels than a tile of their products are slopes too", "[block]") {
   // Weights in tiles of 128 by 1024, tokens in columns of 256, norms in sums of 64 tokens.
   const block_kind kind = {.heads = 5,
                            .kv_heads = 5,
@@ -315,7 +316,7 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
   check({{&of.x[0].values, d.x.data()}});
 }
 
-TEST_CASE("gradients do not cross from one segment to another") {
+TEST_CASE("gradients do not cross from one segment to another", "[block]") {
   const random_block<double> memory(kinds[1], 605);
   testing::random numbers(606);
   const rows_of<double> x = testing::random_rows<double>(numbers, 6, 5, 2),
@@ -337,7 +338,7 @@ TEST_CASE("gradients do not cross from one segment to another") {
   d.check(of);
 }
 
-TEST_CASE("float gradients are those of double, and only what has memory is written") {
+TEST_CASE("float gradients are those of double, and only what has memory is written", "[block]") {
   const block_kind kind = kinds[2];
   const random_block<double> wide(kind, 607);
   random_block<float> close(kind, 607);
@@ -371,7 +372,7 @@ TEST_CASE("float gradients are those of double, and only what has memory is writ
   CHECK(testing::worst(d_k, 0, testing::exact(exact.k)) <= 1);
 }
 
-TEST_CASE("gradients that do not fit a block are refused and nothing is written") {
+TEST_CASE("gradients that do not fit a block are refused and nothing is written", "[block]") {
   const random_block<double> memory(kinds[2], 609);
   const rows_of<double> x = rows_of<double>::Ones(6, 4), d_out = rows_of<double>::Ones(6, 4), narrow_d(6, 3),
                         none(0, 0);

@@ -26,7 +26,7 @@ using testing::throws_saying;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "", float, double) {
+TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "[block]", float, double) {
   using T = TestType;
   const frequencies louder = frequencies::custom(narrow.inv_freq(), 1.2);
   for (const block_kind& kind : kinds) {
@@ -71,7 +71,7 @@ TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "", f
   }
 }
 
-TEST_CASE("scale, window and softcap reach the attention of a block") {
+TEST_CASE("scale, window and softcap reach the attention of a block", "[block]") {
   const random_block<double> memory({}, 503);
   testing::random numbers(504);
   const rows_of<double> x = testing::random_rows<double>(numbers, 9, 10, 2);
@@ -87,7 +87,7 @@ TEST_CASE("scale, window and softcap reach the attention of a block") {
   CHECK(testing::worst(out, 0, forward(m, row, row, counted(9), counted(9), near)) <= 1);
 }
 
-TEST_CASE("every option of attention is that of attention between the projections") {
+TEST_CASE("every option of attention is that of attention between the projections", "[block]") {
   const random_block<double> memory({.bias = true}, 519);
   testing::random numbers(520);
   const Index batch = 2, count = 9;
@@ -144,7 +144,7 @@ TEST_CASE("every option of attention is that of attention between the projection
   CHECK(differs_without([](attention_options& o) { o.dropout_seed = 12; }));
 }
 
-TEST_CASE("dropout leaves out weights of every row, head, query and key on its own") {
+TEST_CASE("dropout leaves out weights of every row, head, query and key on its own", "[block]") {
   const random_block<double> memory({}, 521);
   testing::random numbers(522);
   const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 7, 10, 2);
@@ -168,7 +168,7 @@ TEST_CASE("dropout leaves out weights of every row, head, query and key on its o
   }
 }
 
-TEST_CASE("all_visible lifts what hides keys by their position and nothing else") {
+TEST_CASE("all_visible lifts what hides keys by their position and nothing else", "[block]") {
   const random_block<double> memory({}, 523);
   multi_head_options options = memory.options();
   options.attention = {.scale = 0.3, .window = 4, .softcap = 1.5, .sinks = 2, .dropout = 0.3};
@@ -181,8 +181,8 @@ TEST_CASE("all_visible lifts what hides keys by their position and nothing else"
   CHECK(visible.dropout == 0.3);
 }
 
-TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products is its definition", "",
-                   float, double) {
+TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products is its definition",
+                   "[block]", float, double) {
   using T = TestType;
   // Tiles are 1024 tokens by 64 channels.
   const block_kind kind = {.heads = 6,
@@ -214,7 +214,7 @@ TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its produ
   }
 }
 
-TEST_CASE("tokens of different segments do not see each other") {
+TEST_CASE("tokens of different segments do not see each other", "[block]") {
   const random_block<double> memory({}, 505);
   testing::random numbers(506);
   const rows_of<double> x = testing::random_rows<double>(numbers, 11, 10, 2);
@@ -233,7 +233,8 @@ TEST_CASE("tokens of different segments do not see each other") {
   }
 }
 
-TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its own", "", float, double) {
+TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its own", "[block]", float,
+                   double) {
   using T = TestType;
   const block_kind kind{.context_dim = 6, .bias = true, .norm = true};
   const random_block<T> memory(kind, 507);
@@ -286,7 +287,7 @@ TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its ow
       "rope::multi_head_attention: queries and keys must have the same segments, got 2 and 1"));
 }
 
-TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copies of them") {
+TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copies of them", "[block]") {
   const random_block<double> memory({}, 515);
   testing::random numbers(516);
   rows_of<double> wide = testing::random_rows<double>(numbers, 6, 30, 2), result(6, 25);
@@ -301,7 +302,7 @@ TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copie
   CHECK((result.rightCols(12).array() == -77).all());
 }
 
-TEST_CASE("a call of a block that cannot be is refused, and neither output nor cache changes") {
+TEST_CASE("a call of a block that cannot be is refused, and neither output nor cache changes", "[block]") {
   const random_block<double> memory({.context_dim = 6}, 517), self({}, 518);
   const rows_of<double> x = rows_of<double>::Ones(6, 10), context = rows_of<double>::Ones(8, 6),
                         wrong = rows_of<double>::Ones(6, 9);
@@ -423,7 +424,8 @@ bool near(double got, testing::wide exact) {
 
 }  // namespace
 
-TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segments and in chunks") {
+TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segments and in chunks",
+          "[block]") {
   const random_block<double> memory({}, 527);
   testing::random numbers(528);
   const Index batch = 2, count = 9, heads = memory.kind.heads;
@@ -483,7 +485,7 @@ TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segme
     CHECK(sums[n] == attention_options::no_keys);
 }
 
-TEST_CASE("a mask and a bias of a block are those of all its segments") {
+TEST_CASE("a mask and a bias of a block are those of all its segments", "[block]") {
   const random_block<double> memory({}, 529);
   testing::random numbers(530);
   const Index count = 9;
@@ -516,7 +518,8 @@ TEST_CASE("a mask and a bias of a block are those of all its segments") {
   }
 }
 
-TEST_CASE("options of attention that do not fit a call of a block are refused by name, and nothing changes") {
+TEST_CASE("options of attention that do not fit a call of a block are refused by name, and nothing changes",
+          "[block]") {
   const random_block<double> memory({}, 531);
   const rows_of<double> x = rows_of<double>::Ones(6, 10);
   rows_of<double> out = rows_of<double>::Constant(6, 10, -77);

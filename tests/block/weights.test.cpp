@@ -29,7 +29,7 @@ const multi_head_options four_on_two = {.heads = 4, .kv_heads = 2};
 
 }  // namespace
 
-TEST_CASE("the sizes of a block are those of its weights") {
+TEST_CASE("the sizes of a block are those of its weights", "[block]") {
   const multi_head_attention<double> block(fitting(), four_on_two);
   const multi_head_shape& shape = block.shape();
   CHECK(shape.model_dim == 10);
@@ -45,7 +45,7 @@ TEST_CASE("the sizes of a block are those of its weights") {
             .kv_heads == 4);
 }
 
-TEST_CASE("a projection maps the memory it is given") {
+TEST_CASE("a projection maps the memory it is given", "[block]") {
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, bias = {7, 8};
   const projection<const float> with(weight.data(), 2, 3, bias.data()), without(weight.data(), 2, 3);
   CHECK(with.weight.data() == weight.data());
@@ -55,7 +55,7 @@ TEST_CASE("a projection maps the memory it is given") {
   CHECK(projection<const float>().weight.size() == 0);
 }
 
-TEST_CASE("weights that do not fit each other are refused") {
+TEST_CASE("weights that do not fit each other are refused", "[block]") {
   const auto refused = [](const std::string& rule, const auto& change) {
     multi_head_weights<double> weights = fitting();
     multi_head_options options = four_on_two;

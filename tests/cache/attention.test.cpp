@@ -148,7 +148,7 @@ void check_history(std::uint32_t seed) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a cache follows the definition through any history", "",
+TEMPLATE_TEST_CASE("attention to a cache follows the definition through any history", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::half>), (testing::types<float, Eigen::bfloat16>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
@@ -173,7 +173,7 @@ struct tokens_of_ones {
 
 }  // namespace
 
-TEST_CASE("a call that a cache cannot answer is refused and nothing is written") {
+TEST_CASE("a call that a cache cannot answer is refused and nothing is written", "[cache]") {
   tokens_of_ones x;
   const frequency_table<> table(plain, 40), other(frequencies(6, 50.0), 40), small(plain, 3),
       wide(frequencies(10), 40);
@@ -275,7 +275,7 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written")
   CHECK(!x.untouched());
 }
 
-TEST_CASE("a cache of rotated keys and the views of it give the same bits") {
+TEST_CASE("a cache of rotated keys and the views of it give the same bits", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5),
                            q = testing::random_channels<float>(2 * 4 * 6 * 8, 6);
   kv_cache<float> cache(2, 12, 2, 8);
@@ -300,7 +300,8 @@ struct backwards {
 
 }  // namespace
 
-TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, for every storage") {
+TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, for every storage",
+          "[cache]") {
   const Index batch = 2, keys = 11, queries = 3, heads = 6;
   testing::random numbers(700);
   const auto some = [&](Index count) {
@@ -364,7 +365,7 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
   check(kv_cache<Eigen::bfloat16>(batch, 20, 2, 8, 5, key_storage::raw), backwards{});
 }
 
-TEST_CASE("queries of a row beyond its count have no keys") {
+TEST_CASE("queries of a row beyond its count have no keys", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(2, 10, 2, 8, 5);
   cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 1});
@@ -378,7 +379,7 @@ TEST_CASE("queries of a row beyond its count have no keys") {
         CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (b == 1 && t > 0));
 }
 
-TEST_CASE("options that a cache decides are refused") {
+TEST_CASE("options that a cache decides are refused", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(1, 10, 2, 8, 5);
   cache.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
@@ -411,7 +412,7 @@ TEST_CASE("options that a cache decides are refused") {
   });
 }
 
-TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views") {
+TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 7 * 2 * 8, 31),
                            q = testing::random_channels<float>(2 * 3 * 4 * 8, 32);
   const frequency_table<> table(plain, 20);

@@ -64,8 +64,8 @@ struct sequence {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and strides", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and strides", "[cache]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   const sequence<TestType> tokens;
   const long piece = GENERATE(1, 2, 3, 4, 5, 6, 10, 11);
   const axes order = GENERATE(axes::bshd, axes::bhsd, axes::sbhd);
@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and str
   CHECK(cache.capacity() == 13);
 }
 
-TEST_CASE("appended views may be windows of larger buffers") {
+TEST_CASE("appended views may be windows of larger buffers", "[cache]") {
   const sequence<float> tokens;
   tensor packed(2, 11, 8, 6, unwritten);  // k in heads 1 .. 3, v in heads 4 .. 6, with channels to spare
   for_each_element(tokens.keys, [&](long b, long t, long h, long d) {
@@ -97,7 +97,7 @@ TEST_CASE("appended views may be windows of larger buffers") {
   tokens.check(cache, 11);
 }
 
-TEST_CASE("values have as many channels as keys unless told otherwise") {
+TEST_CASE("values have as many channels as keys unless told otherwise", "[cache]") {
   const kv_cache<float> same(1, 4, 2, 6), other(1, 4, 2, 6, 3);
   CHECK(same.keys().head_dim == 6);
   CHECK(same.values().head_dim == 6);
@@ -105,14 +105,14 @@ TEST_CASE("values have as many channels as keys unless told otherwise") {
   CHECK(other.values().head_dim == 3);
 }
 
-TEST_CASE("a cache shows its tokens read only") {
+TEST_CASE("a cache shows its tokens read only", "[cache]") {
   STATIC_REQUIRE(
       std::is_same_v<decltype(std::declval<kv_cache<float>&>().keys()), rope::head_view<const float>>);
   STATIC_REQUIRE(
       std::is_same_v<decltype(std::declval<kv_cache<float>&>().values()), rope::head_view<const float>>);
 }
 
-TEST_CASE("stored tokens stay where they are while a cache fills") {
+TEST_CASE("stored tokens stay where they are while a cache fills", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 1);
@@ -126,13 +126,13 @@ TEST_CASE("stored tokens stay where they are while a cache fills") {
   CHECK(cache.keys().data == keys.data);
 }
 
-TEST_CASE("the keys of one head are contiguous") {
+TEST_CASE("the keys of one head are contiguous", "[cache]") {
   const kv_cache<float> cache(2, 11, 3, 5, 4);
   CHECK(cache.keys().token_stride == 5);
   CHECK(cache.values().token_stride == 4);
 }
 
-TEST_CASE("tokens that do not fit are refused and nothing is written") {
+TEST_CASE("tokens that do not fit are refused and nothing is written", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 7, 3, 5, 4);
   CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 0, 8); },
@@ -154,7 +154,7 @@ TEST_CASE("tokens that do not fit are refused and nothing is written") {
   CHECK(std::vector<float>(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0)) == behind);
 }
 
-TEST_CASE("keys and values of another shape are refused and nothing is written") {
+TEST_CASE("keys and values of another shape are refused and nothing is written", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 2);
@@ -180,7 +180,7 @@ TEST_CASE("keys and values of another shape are refused and nothing is written")
   refused(negative, v, "the extents of a view must not be negative, got [2, -1, 3, 5]");
 }
 
-TEST_CASE("truncation forgets the newest tokens and makes room for others") {
+TEST_CASE("truncation forgets the newest tokens and makes room for others", "[cache]") {
   const sequence<float> tokens, guessed(62);
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -195,7 +195,7 @@ TEST_CASE("truncation forgets the newest tokens and makes room for others") {
   tokens.check(cache, 11);
 }
 
-TEST_CASE("truncation to more than is stored or below zero is refused") {
+TEST_CASE("truncation to more than is stored or below zero is refused", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -208,7 +208,7 @@ TEST_CASE("truncation to more than is stored or below zero is refused") {
   tokens.check(cache, 0);
 }
 
-TEST_CASE("a cleared cache is empty and as large as before") {
+TEST_CASE("a cleared cache is empty and as large as before", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 11);
@@ -219,7 +219,7 @@ TEST_CASE("a cleared cache is empty and as large as before") {
   tokens.check(cache, 11);
 }
 
-TEST_CASE("a copy of a cache grows on its own") {
+TEST_CASE("a copy of a cache grows on its own", "[cache]") {
   const sequence<float> tokens, others(62);
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -231,7 +231,7 @@ TEST_CASE("a copy of a cache grows on its own") {
   CHECK(same_bits(contents(copy.keys().token_range(0, 5)), part(tokens.keys, 0, 5)));
 }
 
-TEST_CASE("a cache without capacity, rows, heads or channels holds nothing") {
+TEST_CASE("a cache without capacity, rows, heads or channels holds nothing", "[cache]") {
   kv_cache<float> cache(2, 0, 3, 5, 4);
   CHECK(cache.size() == 0);
   CHECK(cache.keys().size() == 0);
@@ -253,7 +253,7 @@ TEST_CASE("a cache without capacity, rows, heads or channels holds nothing") {
   }
 }
 
-TEST_CASE("extents that are negative or exceed the address space are refused") {
+TEST_CASE("extents that are negative or exceed the address space are refused", "[cache]") {
   CHECK(throws_saying<std::invalid_argument>([] { kv_cache<float>(1, -4, 2, 8); },
                                              "kv_cache: extents must not be negative, got [1, -4, 2, 8]"));
   CHECK_THROWS_AS(kv_cache<float>(-1, 4, 2, 8), std::invalid_argument);
@@ -308,7 +308,7 @@ void check_row(const kv_cache<T>& cache, long b, const sequence<T>& tokens, cons
 
 }  // namespace
 
-TEST_CASE("rows take as many of the new tokens as they are told") {
+TEST_CASE("rows take as many of the new tokens as they are told", "[cache]") {
   const sequence<float> tokens;
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<float> cache(2, 9, 3, 5, 4);
@@ -343,7 +343,7 @@ TEST_CASE("rows take as many of the new tokens as they are told") {
   check_row(cache, 1, tokens, {0, 4, 5, 6});
 }
 
-TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
+TEST_CASE("removed tokens leave a gap in the positions that a shift closes", "[cache]") {
   const sequence<float> tokens;
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
@@ -375,7 +375,7 @@ TEST_CASE("removed tokens leave a gap in the positions that a shift closes") {
   CHECK(cache.next_positions()[1] == 106);
 }
 
-TEST_CASE("the next token comes after the largest position, wherever that is") {
+TEST_CASE("the next token comes after the largest position, wherever that is", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
   tokens.append_to(cache, 0, 4);
@@ -390,7 +390,7 @@ TEST_CASE("the next token comes after the largest position, wherever that is") {
   CHECK(cache.next_positions()[0] == 0);
 }
 
-TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing changes") {
+TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing changes", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw), given(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -445,7 +445,8 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
   CHECK(cache.next_positions()[1] == limit + 1);
 }
 
-TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]", Eigen::half,
+                   Eigen::bfloat16) {
   const sequence<float> tokens;  // floats that the 16-bit type does not hold
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<TestType> given(2, 11, 3, 5, 4), rotated(2, 11, 3, 5, 4);

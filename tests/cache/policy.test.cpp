@@ -41,7 +41,7 @@ struct listed {
 
 }  // namespace
 
-TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name") {
+TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", "[cache]") {
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 8, 12);
   const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 8);
   const frequency_table<> table(frequencies(6), 8);
@@ -72,7 +72,7 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name") 
   CHECK(detail::layout_fingerprint<same_pairs>(1) == detail::layout_fingerprint<interleaved>(1));
 }
 
-TEST_CASE("raw storage keeps keys as they came, rotated storage keeps them turned") {
+TEST_CASE("raw storage keeps keys as they came, rotated storage keeps them turned", "[cache]") {
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 4, 11);
   const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 4);
   const frequency_table<> table(frequencies(4), 8);
@@ -95,7 +95,7 @@ TEST_CASE("raw storage keeps keys as they came, rotated storage keeps them turne
   CHECK(testing::same_heads(rotated_ring.keys(0), bshd(turned.data(), 1, 3, 2, 4)));
 }
 
-TEST_CASE("one row changes alone, every row together") {
+TEST_CASE("one row changes alone, every row together", "[cache]") {
   const std::vector<float> memory(2 * 5 * 4);
   kv_cache<float> cache(2, 5, 1, 4);
   cache.append(bshd(memory.data(), 2, 5, 1, 4), bshd(memory.data(), 2, 5, 1, 4));
@@ -107,7 +107,7 @@ TEST_CASE("one row changes alone, every row together") {
   CHECK(cache.size(1) == 2);
 }
 
-TEST_CASE("a row that is not there is never every row") {
+TEST_CASE("a row that is not there is never every row", "[cache]") {
   const std::vector<float> memory(2 * 5 * 4);
   const auto k = bshd(memory.data(), 2, 5, 1, 4);
   kv_cache<float> cache(2, 5, 1, 4, 0, key_storage::raw), rotated(2, 5, 1, 4);

@@ -68,7 +68,7 @@ positions expected(std::int64_t n, std::int64_t sinks, std::int64_t ring) {
 
 }  // namespace
 
-TEST_CASE("a ring keeps its sinks and the newest tokens, whatever the pieces") {
+TEST_CASE("a ring keeps its sinks and the newest tokens, whatever the pieces", "[cache]") {
   const Index sinks = GENERATE(0, 1, 3), window = GENERATE(1, 4), chunk = GENERATE(1, 3);
   const Index piece = GENERATE(1, 2, 5, 9, 40);
   CAPTURE(sinks, window, chunk, piece);
@@ -90,7 +90,7 @@ TEST_CASE("a ring keeps its sinks and the newest tokens, whatever the pieces") {
   CHECK(held(cache, 1) == expected(2, sinks, window + chunk - 1));
 }
 
-TEST_CASE("rows of a ring run at their own speed") {
+TEST_CASE("rows of a ring run at their own speed", "[cache]") {
   ring_cache<float> cache(2, {.sinks = 1, .window = 3}, 1, 2);
   const numbered five(0, 5);
   cache.append(five.keys(), five.values(), std::vector<Index>{5, 2});
@@ -104,7 +104,7 @@ TEST_CASE("rows of a ring run at their own speed") {
   CHECK(held(cache, 1) == positions{0, 3, 4, 5});
 }
 
-TEST_CASE("a rollback hides tokens, and only as many as leave the next query its window") {
+TEST_CASE("a rollback hides tokens, and only as many as leave the next query its window", "[cache]") {
   ring_cache<float> cache(2, {.sinks = 2, .window = 3, .chunk = 3}, 1, 2);
   const numbered ten(0, 10);
   cache.append(ten.keys(), ten.values());
@@ -140,7 +140,7 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
   CHECK(held(cache, 1) == positions{0, 1, 7, 8, 9, 10, 11});
 }
 
-TEST_CASE("a ring that cannot be is refused") {
+TEST_CASE("a ring that cannot be is refused", "[cache]") {
   const auto refused = [](const ring_policy& policy, key_storage storage, const char* text) {
     CHECK(
         throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 2, 0, storage); }, text));
@@ -160,7 +160,7 @@ TEST_CASE("a ring that cannot be is refused") {
   CHECK_THROWS_AS(ring_cache<float>(1 << 20, {.window = 1 << 28}, 1 << 20, 128), std::length_error);
 }
 
-TEST_CASE("tokens that do not belong into a ring are refused and it stays as it is") {
+TEST_CASE("tokens that do not belong into a ring are refused and it stays as it is", "[cache]") {
   const frequency_table<> table(frequencies(2), 40), other(frequencies::pixel(2), 40);
   const numbered three(0, 3);
   ring_cache<float> raw(2, {.sinks = 1, .window = 3}, 1, 2, 0, key_storage::raw);
@@ -217,7 +217,7 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   CHECK(throws_saying<std::invalid_argument>([&] { rotated.check_table<half_split>(table); }, mixed));
 }
 
-TEST_CASE("a ring rotates a key by its place in the sequence, not by its slot") {
+TEST_CASE("a ring rotates a key by its place in the sequence, not by its slot", "[cache]") {
   const frequency_table<> table(frequencies(2, 50.0), 40);
   ring_cache<float> cache(2, {.sinks = 1, .window = 3}, 1, 2);
   std::vector<float> turned;

@@ -50,7 +50,7 @@ Eigen::ArrayXd golden(const axis_assignment& assignment) {
 
 // Golden: the sections of Qwen2-VL ([16, 24, 24]), Qwen3-VL ([24, 20, 20]), Qwen3.5 ([11, 11, 10]) and Ernie
 // 4.5 VL ([22, 22, 20]), expanded by the code of Hugging Face transformers and of ggml.
-TEST_CASE("pairs are dealt out as released models do", "[axes]") {
+TEST_CASE("pairs are dealt out as released models do", "[frequencies][axes]") {
   CHECK(letters(rope::contiguous_sections({16, 24, 24})) ==
         repeated("T", 16) + repeated("H", 24) + repeated("W", 24));
   CHECK(letters(rope::contiguous_sections({24, 20, 20})) ==
@@ -73,7 +73,7 @@ TEST_CASE("pairs are dealt out as released models do", "[axes]") {
 
 // Golden: computed in fp64 from the formulas of Hugging Face transformers for channels 1 .. 8, base 1e4,
 // position (5, 6, 9), printed with nine digits.
-TEST_CASE("sections rotate as published", "[axes]") {
+TEST_CASE("sections rotate as published", "[frequencies][axes]") {
   CHECK(agrees_with(
       golden<half_split>(rope::contiguous_sections({2, 1, 1})),
       {5.07828356, -1.12138811, 2.57485357, 3.92783897, 0.459386653, 6.22434645, 7.1672958, 8.03567552}, 9));
@@ -85,7 +85,7 @@ TEST_CASE("sections rotate as published", "[axes]") {
       {1.51900128, 1.64092508, -1.26847773, 4.8364206, 4.69387629, 6.24239741, 6.95991267, 8.03489985}, 9));
 }
 
-TEST_CASE("a dealt-out pair keeps its frequency and turns by one axis only", "[axes]") {
+TEST_CASE("a dealt-out pair keeps its frequency and turns by one axis only", "[frequencies][axes]") {
   const frequencies schedule(128, 5e5, rope::yarn_scaling{.factor = 4, .original_max_position = 32768});
   const axis_assignment assignment = rope::interleaved_sections({24, 20, 20});
   const frequencies dealt = rope::on_axes(schedule, assignment);
@@ -101,7 +101,8 @@ TEST_CASE("a dealt-out pair keeps its frequency and turns by one axis only", "[a
     }
 }
 
-TEMPLATE_TEST_CASE("text rotates through M-RoPE with the bits of one axis", "[axes]", float, double) {
+TEMPLATE_TEST_CASE("text rotates through M-RoPE with the bits of one axis", "[frequencies][axes]", float,
+                   double) {
   const frequencies schedule(128, 1e6);
   const Index tokens = 40, heads = 3;
   const std::vector<TestType> before = testing::random_channels<TestType>(tokens * heads * 128, 21);
@@ -129,7 +130,7 @@ TEMPLATE_TEST_CASE("text rotates through M-RoPE with the bits of one axis", "[ax
 
 // Golden: HoPE of vision-language models (hrlics/HoPE): VideoRoPE whose slow pairs, those of time, do not
 // turn. And XD-RoPE of Hunyuan: four contiguous sections of a base stretched by alpha.
-TEST_CASE("a scaled schedule is dealt out like any other", "[axes]") {
+TEST_CASE("a scaled schedule is dealt out like any other", "[frequencies][axes]") {
   const frequencies hope =
       rope::on_axes(frequencies(128, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.75}),
                     rope::height_width_then_time(24, 16));
@@ -145,7 +146,7 @@ TEST_CASE("a scaled schedule is dealt out like any other", "[axes]") {
           testing::pow(1e4 * testing::pow(1000, 128.0 / 126), -static_cast<double>(i) / 64));
 }
 
-TEST_CASE("axial blocks lie on the diagonal", "[axes]") {
+TEST_CASE("axial blocks lie on the diagonal", "[frequencies][axes]") {
   const frequencies time(4, 100.0), space = frequencies::pixel(6, 10.0);
   const frequencies video = rope::axial({time, space, space});
   REQUIRE(video.pairs() == 8);
@@ -175,7 +176,7 @@ TEST_CASE("axial blocks lie on the diagonal", "[axes]") {
             .all());
 }
 
-TEST_CASE("axial blocks share one attention_factor", "[axes]") {
+TEST_CASE("axial blocks share one attention_factor", "[frequencies][axes]") {
   const rope::yarn_scaling yarn{.factor = 4, .original_max_position = 64};
   const frequencies scaled(16, 1e4, yarn), plain(16, 1e4);
   CHECK(rope::axial(scaled, 2).attention_factor() == scaled.attention_factor());
@@ -186,7 +187,7 @@ TEST_CASE("axial blocks share one attention_factor", "[axes]") {
       "rope::axial: all blocks must have the same attention_factor", "got 1 and 1.138"));
 }
 
-TEST_CASE("along_directions multiplies each pair by its direction", "[axes]") {
+TEST_CASE("along_directions multiplies each pair by its direction", "[frequencies][axes]") {
   const frequencies schedule(6, 100.0);
   Eigen::Array<float, 3, 2> directions;
   directions << 1, 0, -0.5f, 0.25f, 0, 2;
@@ -198,7 +199,7 @@ TEST_CASE("along_directions multiplies each pair by its direction", "[axes]") {
       CHECK(mixed.inv_freq()(i, a) == schedule.inv_freq()(i, 0) * static_cast<double>(directions(i, a)));
 }
 
-TEST_CASE("every_pair takes the even and the odd frequencies", "[axes]") {
+TEST_CASE("every_pair takes the even and the odd frequencies", "[frequencies][axes]") {
   const frequencies schedule(14, 1e4);
   const frequencies even = rope::every_pair(schedule, 0, 2), odd = rope::every_pair(schedule, 1, 2);
   REQUIRE(even.pairs() == 4);
@@ -209,7 +210,7 @@ TEST_CASE("every_pair takes the even and the odd frequencies", "[axes]") {
   CHECK((rope::every_pair(schedule, 0, 1).inv_freq() == schedule.inv_freq()).all());
 }
 
-TEST_CASE("a score depends on the difference of positions along every axis", "[axes]") {
+TEST_CASE("a score depends on the difference of positions along every axis", "[frequencies][axes]") {
   const std::vector<frequencies> schemes = {
       rope::axial_blocks({8, 12, 12}), rope::on_axes(frequencies(32), rope::interleaved_sections({6, 5, 5})),
       rope::along_directions(frequencies(32), Eigen::ArrayXXd::Random(16, 3))};
@@ -234,7 +235,7 @@ TEST_CASE("a score depends on the difference of positions along every axis", "[a
     }
 }
 
-TEST_CASE("a scheme of the user needs only inv_freq", "[axes]") {
+TEST_CASE("a scheme of the user needs only inv_freq", "[frequencies][axes]") {
   // Directions at the golden angle over the plane, the frequencies log-spaced.
   Eigen::ArrayXXd inv_freq(8, 2);
   for (Index i = 0; i < 8; ++i) {
@@ -256,7 +257,7 @@ TEST_CASE("a scheme of the user needs only inv_freq", "[axes]") {
 // Golden: the text model of Cohere Compass as Hugging Face transformers lays it out, sections [22, 22, 20]:
 // the even ones of the first 44 frequencies turn by the height, the odd ones by the width, each in one block,
 // then time.
-TEST_CASE("an assignment of the user may come with an order of its own", "[axes]") {
+TEST_CASE("an assignment of the user may come with an order of its own", "[frequencies][axes]") {
   const frequencies schedule(128, 5e5);
   Eigen::ArrayXd order(64);
   axis_assignment assignment{{}, 3};
@@ -274,7 +275,7 @@ TEST_CASE("an assignment of the user may come with an order of its own", "[axes]
   }
 }
 
-TEST_CASE("sections must fit", "[axes]") {
+TEST_CASE("sections must fit", "[frequencies][axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };
@@ -315,7 +316,7 @@ TEST_CASE("sections must fit", "[axes]") {
                   "got " + std::to_string(three.size())));
 }
 
-TEST_CASE("an assignment must fit the schedule", "[axes]") {
+TEST_CASE("an assignment must fit the schedule", "[frequencies][axes]") {
   const frequencies schedule(128);
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
@@ -344,7 +345,7 @@ TEST_CASE("an assignment must fit the schedule", "[axes]") {
   }
 }
 
-TEST_CASE("blocks and directions must fit", "[axes]") {
+TEST_CASE("blocks and directions must fit", "[frequencies][axes]") {
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial(std::vector<frequencies>{}); },
                                              "rope::axial: give one block per axis, got none"));
   CHECK(throws_saying<std::invalid_argument>([] { rope::axial(frequencies(8), 0); },

@@ -26,7 +26,7 @@ longrope_scaling longrope(double length) {
 
 // Golden: Hugging Face transformers, tests/utils/test_modeling_rope_utils.py (e42e4a4), head_dim 128,
 // rope_theta 1e4, max_position_embeddings 2048.
-TEST_CASE("longrope_scaling is that of Hugging Face's tests", "[scaling]") {
+TEST_CASE("longrope_scaling is that of Hugging Face's tests", "[frequencies][scaling]") {
   const frequencies original(128, 1e4);
   longrope_scaling rule = {.short_factor = list(64, 2.0),
                            .long_factor = list(64),
@@ -42,7 +42,7 @@ TEST_CASE("longrope_scaling is that of Hugging Face's tests", "[scaling]") {
   CHECK(rounds_to(f.attention_factor(), std::sqrt(1 + std::log(10.0) / std::log(2048.0)), 14));
 }
 
-TEST_CASE("longrope_scaling by ones and a factor of 1 changes nothing", "[scaling]") {
+TEST_CASE("longrope_scaling by ones and a factor of 1 changes nothing", "[frequencies][scaling]") {
   for (const Index dim : {4, 64, 96, 128})
     for (const double base : {1e4, 5e5, 1e6}) {
       CAPTURE(dim, base);
@@ -51,7 +51,8 @@ TEST_CASE("longrope_scaling by ones and a factor of 1 changes nothing", "[scalin
     }
 }
 
-TEST_CASE("longrope_scaling takes the long list above L0, and m does not depend on the list", "[scaling]") {
+TEST_CASE("longrope_scaling takes the long list above L0, and m does not depend on the list",
+          "[frequencies][scaling]") {
   const frequencies original(8, 1e4);
   for (const double length : {0.0, 1.0, 4096.0, 4097.0, 131072.0}) {
     const longrope_scaling rule = longrope(length);
@@ -66,7 +67,7 @@ TEST_CASE("longrope_scaling takes the long list above L0, and m does not depend 
 }
 
 TEST_CASE("the m of longrope_scaling is attention_factor, or that of factor, or that of max_position over L0",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   const auto m = [](auto change) {
     longrope_scaling rule = longrope(5000);
     change(rule);
@@ -82,7 +83,8 @@ TEST_CASE("the m of longrope_scaling is attention_factor, or that of factor, or 
   CHECK(m([](auto& r) { r.max_position = 1024; }) == 1.0);
 }
 
-TEST_CASE("longrope_scaling reports fields out of range and lists of the wrong length", "[scaling]") {
+TEST_CASE("longrope_scaling reports fields out of range and lists of the wrong length",
+          "[frequencies][scaling]") {
   const auto says = [](auto change, const char* text, const char* value) {
     longrope_scaling rule = longrope(1);
     change(rule);

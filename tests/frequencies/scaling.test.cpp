@@ -19,7 +19,7 @@ using namespace testing;
 
 // Golden: Hugging Face transformers, tests/utils/test_modeling_rope_utils.py (e42e4a4), head_dim 128,
 // rope_theta 1e4, max_position_embeddings 2048, five digits.
-TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", "[scaling]") {
+TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", "[frequencies][scaling]") {
   const frequencies original(128, 1e4);
 
   SECTION("linear") {
@@ -71,7 +71,7 @@ TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", 
 }
 
 // Golden: recomputed in double precision from the formulas of Hugging Face transformers.
-TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[scaling]") {
+TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[frequencies][scaling]") {
   for (const double length : {1024.0, 2048.0, 4096.0}) {
     const frequencies f(128, 1e4, dynamic_ntk_scaling{.factor = 2, .max_position = 2048, .length = length});
     CHECK(rounds_to(f.inv_freq()(1, 0), length > 2048 ? 0.8509942913412162 : 0.8659643233600653, 16));
@@ -79,7 +79,7 @@ TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[scaling]") {
   }
 }
 
-TEST_CASE("ntk_scaling slows the last pair by exactly its factor", "[scaling]") {
+TEST_CASE("ntk_scaling slows the last pair by exactly its factor", "[frequencies][scaling]") {
   // Golden: lucidrains/rotary-embedding-torch, freqs_for = 'lang', theta_rescale_factor = 1 and 4.
   CHECK(lists(frequencies(8, 1e4), 0, "1 0.1 0.01 0.001", 15));
   CHECK(lists(frequencies(8, 1e4, ntk_scaling{4}), 0, "1 0.06299605 0.003968503 0.00025", 7));
@@ -91,7 +91,7 @@ TEST_CASE("ntk_scaling slows the last pair by exactly its factor", "[scaling]") 
 }
 
 TEST_CASE("dynamic_ntk_scaling changes nothing up to max_position and every pair but the first above it",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   for (const double length : {0.0, 1.0, 2047.0, 2048.0})
     CHECK(is_identity(128, 1e4, dynamic_ntk_scaling{.factor = 4, .max_position = 2048, .length = length}));
   const frequencies f(128, 1e4, dynamic_ntk_scaling{.factor = 4, .max_position = 2048, .length = 2049});
@@ -102,7 +102,7 @@ TEST_CASE("dynamic_ntk_scaling changes nothing up to max_position and every pair
   CHECK((four.inv_freq() == frequencies(128, 1e4, ntk_scaling{4}).inv_freq()).all());
 }
 
-TEST_CASE("a factor of 1 changes nothing", "[scaling]") {
+TEST_CASE("a factor of 1 changes nothing", "[frequencies][scaling]") {
   for (const Index dim : {4, 64, 96, 128})
     for (const double base : {1e4, 5e5, 1e6}) {
       CAPTURE(dim, base);
@@ -117,7 +117,7 @@ TEST_CASE("a factor of 1 changes nothing", "[scaling]") {
     }
 }
 
-TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary", "[scaling]") {
+TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary", "[frequencies][scaling]") {
   // Golden: Llama 4 Scout, factor 16, low = high = 1.
   const llama3_scaling scout = {.factor = 16, .low_freq_factor = 1, .high_freq_factor = 1};
   const frequencies f(128, 5e5, scout), original(128, 5e5);
@@ -138,7 +138,8 @@ TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary",
   CHECK(edge.inv_freq(2) == before(2) / 16);
 }
 
-TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of the whole head", "[scaling]") {
+TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of the whole head",
+          "[frequencies][scaling]") {
   CHECK(lists(frequencies(16, 1e6, proportional_scaling{.partial_rotary_factor = 0.25}), 0,
               "1 0.1778279 0 0 0 0 0 0", 7));
   const frequencies gemma4(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});
@@ -153,7 +154,8 @@ TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of th
   CHECK((frequencies(16, 1e6, proportional_scaling{0.01}).inv_freq() == 0.0).all());
 }
 
-TEST_CASE("every scaling reports a field out of its range with the rule and the value", "[scaling]") {
+TEST_CASE("every scaling reports a field out of its range with the rule and the value",
+          "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_at_least_one) {
     CHECK(refused(linear_scaling{bad}, "linear_scaling: factor must be at least 1", value));
     CHECK(refused(ntk_scaling{bad}, "ntk_scaling: factor must be at least 1", value));

@@ -35,7 +35,7 @@ struct last_wavelength {
 }  // namespace
 
 // Golden: the goldens of this file are recomputed in double precision from the formulas of the named sources.
-TEST_CASE("mixed_ntk_scaling is the ntk rule of vLLM", "[scaling]") {
+TEST_CASE("mixed_ntk_scaling is the ntk rule of vLLM", "[frequencies][scaling]") {
   CHECK(
       lists(frequencies(8, 1e4, mixed_ntk_scaling{.factor = 4}), 0, "0.7071068 0.05 0.003535534 0.00025", 7));
   CHECK(lists(frequencies(8, 1e4, mixed_ntk_scaling{.factor = 4, .mixed_b = 0.625}), 0,
@@ -43,7 +43,7 @@ TEST_CASE("mixed_ntk_scaling is the ntk rule of vLLM", "[scaling]") {
 }
 
 TEST_CASE("mixed_ntk_scaling slows the last pair by exactly its factor and every other one by less",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   const frequencies original(128, 5e5);
   for (const mixed_ntk_scaling& rule :
        {mixed_ntk_scaling{8}, mixed_ntk_scaling{8, 0.625}, mixed_ntk_scaling{8, 2.0}}) {
@@ -56,7 +56,7 @@ TEST_CASE("mixed_ntk_scaling slows the last pair by exactly its factor and every
   CHECK(divided(frequencies(2, 1e4, mixed_ntk_scaling{8}), frequencies(2, 1e4), 0, 1, 8));
 }
 
-TEST_CASE("alpha_scaling is the schedule of Hunyuan", "[scaling]") {
+TEST_CASE("alpha_scaling is the schedule of Hunyuan", "[frequencies][scaling]") {
   CHECK(lists(frequencies(128, 1e4, alpha_scaling{.alpha = 1000}), 0, "1 0.7760344 0.6022293 0.4673507", 7));
   CHECK(same_schedule(frequencies(128, 1e4, alpha_scaling{1000}), frequencies(128, 11158839.92507748)) ==
         false);
@@ -66,7 +66,7 @@ TEST_CASE("alpha_scaling is the schedule of Hunyuan", "[scaling]") {
   CHECK(same_schedule(frequencies(96, 5e5, alpha_scaling{8}), frequencies(96, 5e5, ntk_scaling{8})));
 }
 
-TEST_CASE("ntk_by_parts_scaling is published", "[scaling]") {
+TEST_CASE("ntk_by_parts_scaling is published", "[frequencies][scaling]") {
   const ntk_by_parts_scaling rule = {.factor = 4, .original_max_position = 2048};
   const frequencies f(64, 1e4, rule), original(64, 1e4);
   CHECK(lists(f, 10,
@@ -78,7 +78,8 @@ TEST_CASE("ntk_by_parts_scaling is published", "[scaling]") {
   CHECK(f.attention_factor() == 1.0);
 }
 
-TEST_CASE("the weights of ntk_by_parts_scaling fade NTK and the original schedule out", "[scaling]") {
+TEST_CASE("the weights of ntk_by_parts_scaling fade NTK and the original schedule out",
+          "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
   const auto with = [](double ntk, double extrapolation) {
     return frequencies(64, 1e4, ntk_by_parts_scaling{4, 2048, ntk, extrapolation});
@@ -98,7 +99,8 @@ TEST_CASE("the weights of ntk_by_parts_scaling fade NTK and the original schedul
   }
 }
 
-TEST_CASE("the bounds of ntk_by_parts_scaling stay in [0, d - 1] and equal ones are a step", "[scaling]") {
+TEST_CASE("the bounds of ntk_by_parts_scaling stay in [0, d - 1] and equal ones are a step",
+          "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
   // Both outer bounds are pair 0, which is kept; the inner blend runs from pair 1 to pair 3.
   const frequencies f(64, 1e4, ntk_by_parts_scaling{4, 11});
@@ -110,7 +112,7 @@ TEST_CASE("the bounds of ntk_by_parts_scaling stay in [0, d - 1] and equal ones 
   CHECK(kept(far, base_ten, 31) > 0.25);
 }
 
-TEST_CASE("resonance_scaling rounds wavelengths to whole tokens", "[scaling]") {
+TEST_CASE("resonance_scaling rounds wavelengths to whole tokens", "[frequencies][scaling]") {
   const frequencies f(8, 1e4, resonance_scaling{});
   CHECK(lists(f, 0, "1.047198 0.0997331 0.01000507 0.001000029", 7));
   const double tokens[] = {6, 63, 628, 6283};
@@ -122,7 +124,8 @@ TEST_CASE("resonance_scaling rounds wavelengths to whole tokens", "[scaling]") {
   }
 }
 
-TEST_CASE("resonance_scaling rounds a wavelength between two tokens to the even one", "[scaling]") {
+TEST_CASE("resonance_scaling rounds a wavelength between two tokens to the even one",
+          "[frequencies][scaling]") {
   for (const auto& [wavelength, rounded] : {std::pair(2.5L, 2.0), std::pair(3.5L, 4.0), std::pair(8.5L, 8.0),
                                             std::pair(2.75L, 3.0), std::pair(0.75L, 1.0)}) {
     const frequencies f(8, 1e4, last_wavelength{wavelength}, resonance_scaling{});
@@ -130,7 +133,7 @@ TEST_CASE("resonance_scaling rounds a wavelength between two tokens to the even 
   }
 }
 
-TEST_CASE("clipped_scaling fades the twenty slowest pairs out", "[scaling]") {
+TEST_CASE("clipped_scaling fades the twenty slowest pairs out", "[frequencies][scaling]") {
   const frequencies f(128, 1e4, clipped_scaling{}), original(128, 1e4);
   const list mask = {1,         0.9931807, 0.9729086,  0.9397369,  0.8945703,   0.8386408, 0.7734741,
                      0.7008477, 0.6227427, 0.5412897,  0.4587103,  0.3772573,   0.2991523, 0.2265259,
@@ -141,7 +144,7 @@ TEST_CASE("clipped_scaling fades the twenty slowest pairs out", "[scaling]") {
   CHECK(f.inv_freq()(63, 0) == 0.0);
 }
 
-TEST_CASE("clipped_scaling takes any number of pairs", "[scaling]") {
+TEST_CASE("clipped_scaling takes any number of pairs", "[frequencies][scaling]") {
   const frequencies original(8, 1e4);
   CHECK(is_identity(8, 1e4, clipped_scaling{.low_count = 0}));
   CHECK(is_identity(8, 1e4, clipped_scaling{.low_count = 0, .hard = true}));
@@ -159,20 +162,20 @@ TEST_CASE("clipped_scaling takes any number of pairs", "[scaling]") {
                       frequencies(8, 1e4, clipped_scaling{.low_count = 4})));
 }
 
-TEST_CASE("clipped_scaling with hard stops every one of the slowest pairs", "[scaling]") {
+TEST_CASE("clipped_scaling with hard stops every one of the slowest pairs", "[frequencies][scaling]") {
   const frequencies f(128, 1e4, clipped_scaling{.hard = true}), original(128, 1e4);
   CHECK(same_pairs(f, original, 0, 44));
   CHECK((f.inv_freq().bottomRows(20) == 0.0).all());
 }
 
-TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[scaling]") {
+TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[frequencies][scaling]") {
   const frequencies original(8, 1e4), f(8, 1e4, pair_factor_scaling{.factors = {1, 0.5, 8, 1e30}});
   const double divisors[] = {1, 0.5, 8, 1e30};
   for (Index i = 0; i < 4; ++i) CHECK(divided(f, original, i, i + 1, divisors[i]));
   CHECK(f.attention_factor() == 1.0);
 }
 
-TEST_CASE("a variant with a factor of 1 changes nothing", "[scaling]") {
+TEST_CASE("a variant with a factor of 1 changes nothing", "[frequencies][scaling]") {
   for (const Index dim : {4, 64, 96, 128})
     for (const double base : {1e4, 5e5, 1e6}) {
       CAPTURE(dim, base);
@@ -184,7 +187,8 @@ TEST_CASE("a variant with a factor of 1 changes nothing", "[scaling]") {
     }
 }
 
-TEST_CASE("every variant reports a field out of its range with the rule and the value", "[scaling]") {
+TEST_CASE("every variant reports a field out of its range with the rule and the value",
+          "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_at_least_one) {
     CHECK(refused(alpha_scaling{bad}, "alpha_scaling: alpha must be at least 1", value));
     CHECK(refused(mixed_ntk_scaling{bad}, "mixed_ntk_scaling: factor must be at least 1", value));
@@ -219,7 +223,7 @@ TEST_CASE("every variant reports a field out of its range with the rule and the 
   CHECK(throws_saying<std::invalid_argument>([&] { frequencies f(2, 1e4, by_parts); }, "ntk_by_parts", text));
 }
 
-TEST_CASE("resonance_scaling needs wavelengths above half a token", "[scaling]") {
+TEST_CASE("resonance_scaling needs wavelengths above half a token", "[frequencies][scaling]") {
   const char* text =
       "rope::resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength above half a "
       "token";

@@ -35,7 +35,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // Golden: Wan-Video/Wan2.1, `rope_params` and `rope_apply`, in fp64 for channels 1 .. 12 at (1, 2, 3), with
 // nine digits.
-TEST_CASE("Wan", "[video_axes]") {
+TEST_CASE("Wan", "[frequencies][video_axes]") {
   CHECK(rope::video_widths(128) == widths{44, 42, 42});
   CHECK(rope::video_widths(96) == widths{32, 32, 32});
   CHECK(rope::video_widths(64) == widths{24, 20, 20});
@@ -55,7 +55,7 @@ TEST_CASE("Wan", "[video_axes]") {
 }
 
 // Golden: Tencent/HunyuanVideo, base 256, rope_dim_list (4, 4, 4), at (1, 2, 3).
-TEST_CASE("HunyuanVideo", "[video_axes]") {
+TEST_CASE("HunyuanVideo", "[frequencies][video_axes]") {
   const frequencies f = rope::axial_blocks({4, 4, 4}, 256);
   CHECK(agrees_with(angles(f, at({1, 2, 3})), {1, 0.0625, 2, 0.125, 3, 0.1875}, 9));
   const frequencies whole = rope::axial_blocks({16, 56, 56}, 256);
@@ -64,7 +64,7 @@ TEST_CASE("HunyuanVideo", "[video_axes]") {
   CHECK(whole.inv_freq()(36, 2) == 1);
 }
 
-TEST_CASE("CogVideoX", "[video_axes]") {
+TEST_CASE("CogVideoX", "[frequencies][video_axes]") {
   const frequencies f = rope::cogvideox_frequencies(64);
   CHECK((f.inv_freq() == rope::axial_blocks({16, 24, 24}).inv_freq()).all());
   const Eigen::ArrayXXd grid = rope::cogvideox_positions(3, 4, 6);
@@ -73,7 +73,7 @@ TEST_CASE("CogVideoX", "[video_axes]") {
   CHECK(agrees_with(angle.row(9).segment(8, 2), {7.5, 7.5 * testing::pow(1e4, -1.0 / 12)}, 14));
 }
 
-TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
+TEST_CASE("Cosmos stretches the base of each axis", "[frequencies][video_axes]") {
   const frequencies f = rope::cosmos_frequencies(128);
   REQUIRE(f.pairs() == 64);
   for (const Index k : {0, 1, 7, 20}) {
@@ -96,7 +96,7 @@ TEST_CASE("Cosmos stretches the base of each axis", "[video_axes]") {
 
 // Golden: CosmosRotaryPosEmbed of Hugging Face diffusers with `rope_scale` (20 / 24, 2, 2), in fp64 with ten
 // digits: speeds 1, 7 and 20 of time and of height.
-TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[video_axes]") {
+TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[frequencies][video_axes]") {
   const frequencies f = rope::cosmos_frequencies(128, {.time = 20.0 / 24, .height = 2, .width = 2});
   const auto& speed = f.inv_freq();
   CHECK(agrees_with(Eigen::Array3d(speed(1, 0), speed(7, 0), speed(20, 0)),
@@ -111,7 +111,7 @@ TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[video_axes]") {
 
 // Golden: LTXVideoRotaryPosEmbed of Hugging Face diffusers for 12 channels, fractions (0.1, 0.5, 0.25), nine
 // digits.
-TEST_CASE("LTX-Video", "[video_axes]") {
+TEST_CASE("LTX-Video", "[frequencies][video_axes]") {
   const Eigen::ArrayXXd coordinates = 2 * at({0.1, 0.5, 0.25}) - 1;
   CHECK(agrees_with(angles(rope::ltx_frequencies(12), coordinates),
                     {-1.25663706, 0, -0.785398163, -12566.3706, 0, -7853.98163}, 9));
@@ -130,7 +130,7 @@ TEST_CASE("LTX-Video", "[video_axes]") {
 }
 
 // Golden: the allocation of Allegro: thirds of the head, each half_split within itself, one axis each.
-TEST_CASE("blocks whose pairs lie within them are windows of channels", "[video_axes]") {
+TEST_CASE("blocks whose pairs lie within them are windows of channels", "[frequencies][video_axes]") {
   const Index tokens = 2 * 3 * 2, heads = 2, head_dim = 24;
   const auto grid = rope::grid_positions({2, 3, 2});
   const std::vector<double> before = testing::random_channels<double>(tokens * heads * head_dim, 51);
@@ -156,7 +156,7 @@ TEST_CASE("blocks whose pairs lie within them are windows of channels", "[video_
 }
 
 // Golden: Kandinsky 5 divides the angles of each axis by a scale_factor, here (1, 2, 2).
-TEST_CASE("a scaling per axis is a scaling of its coordinates", "[video_axes]") {
+TEST_CASE("a scaling per axis is a scaling of its coordinates", "[frequencies][video_axes]") {
   const rope::linear_scaling once{1}, twice{2};
   const frequencies scaled =
       rope::axial({frequencies(16, 1e4, once), frequencies(24, 1e4, twice), frequencies(24, 1e4, twice)});
@@ -168,7 +168,7 @@ TEST_CASE("a scaling per axis is a scaling of its coordinates", "[video_axes]") 
 }
 
 // Golden: Flux gives a patch the id (0, row, column), and its text, which comes first, (0, 0, 0).
-TEST_CASE("the text of Flux does not rotate", "[video_axes]") {
+TEST_CASE("the text of Flux does not rotate", "[frequencies][video_axes]") {
   const frequency_table<float> table(rope::axial_blocks({16, 56, 56}),
                                      rope::with_unrotated_tokens(rope::grid_positions({1, 3, 4}), 5));
   for (Index r = 0; r < 5; ++r) CHECK(table.is_identity(r));
@@ -176,7 +176,7 @@ TEST_CASE("the text of Flux does not rotate", "[video_axes]") {
   for (Index r = 6; r < table.rows(); ++r) CHECK_FALSE(table.is_identity(r));
 }
 
-TEST_CASE("the sizes and numbers of a video model must make sense", "[video_axes]") {
+TEST_CASE("the sizes and numbers of a video model must make sense", "[frequencies][video_axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

@@ -34,7 +34,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // Golden, here and below where nothing else is said: the formulas of the implementation named, in fp64, for
 // channels 1 .. 8 at height 1 and width 2, printed with nine digits.
-TEST_CASE("Pixtral", "[vision_axes]") {
+TEST_CASE("Pixtral", "[frequencies][vision_axes]") {
   const frequencies f = rope::pixtral_frequencies(8);
   CHECK(agrees_with(angles(f, at({1, 2})), {1, 0.01, 0.2, 0.002}, 9));
   CHECK(agrees_with(
@@ -44,7 +44,7 @@ TEST_CASE("Pixtral", "[vision_axes]") {
   CHECK(rope::grid_ids({2, 3}, {64, 64}) == std::vector<std::int64_t>{0, 1, 2, 64, 65, 66});
 }
 
-TEST_CASE("the vision tower of Qwen-VL", "[vision_axes]") {
+TEST_CASE("the vision tower of Qwen-VL", "[frequencies][vision_axes]") {
   const frequencies f = rope::qwen_vl_vision_frequencies(8);
   CHECK(agrees_with(angles(f, at({1, 2})), {1, 0.01, 2, 0.02}, 9));
   CHECK(agrees_with(
@@ -53,7 +53,7 @@ TEST_CASE("the vision tower of Qwen-VL", "[vision_axes]") {
 }
 
 // Golden: `build_rope_2d` of llama.cpp (tools/mtmd/clip.cpp) for NORMAL and NEOX pairs.
-TEST_CASE("the two-dimensional rotation of llama.cpp", "[vision_axes]") {
+TEST_CASE("the two-dimensional rotation of llama.cpp", "[frequencies][vision_axes]") {
   CHECK(agrees_with(
       counted_channels<interleaved>(rope::qwen_vl_vision_frequencies(8), at({1, 2}), 8),
       {-1.14263966, 1.9220756, 2.95985067, 4.0297995, -7.53651874, 2.04960611, 6.83861071, 8.13839072}, 9));
@@ -71,7 +71,7 @@ TEST_CASE("the two-dimensional rotation of llama.cpp", "[vision_axes]") {
       9));
 }
 
-TEST_CASE("the vision tower of Llama 4", "[vision_axes]") {
+TEST_CASE("the vision tower of Llama 4", "[frequencies][vision_axes]") {
   const frequencies f = rope::llama4_vision_frequencies(8);
   const auto grid = rope::with_unrotated_tokens(rope::grid_positions({2, 2}, {1, 1}), 0, 1);
   const Eigen::ArrayXXd angle = angles(f, grid);
@@ -83,7 +83,7 @@ TEST_CASE("the vision tower of Llama 4", "[vision_axes]") {
   CHECK(frequency_table<float>(f, grid).is_identity(4));
 }
 
-TEST_CASE("DINOv3", "[vision_axes]") {
+TEST_CASE("DINOv3", "[frequencies][vision_axes]") {
   const auto periods = [](const frequencies& f) {
     return (2 * std::acos(-1.0) / f.inv_freq().col(0).head(4)).eval();
   };
@@ -109,7 +109,7 @@ TEST_CASE("DINOv3", "[vision_axes]") {
 
 // Golden: naver-ai/rope-vit for head_dim 8, head angle 0.3, base 10 (mixed) and 100 (axial), at x = 1, y = 2;
 // with seven digits.
-TEST_CASE("rope-vit", "[vision_axes]") {
+TEST_CASE("rope-vit", "[frequencies][vision_axes]") {
   const frequencies mixed = rope::rope_vit_mixed_frequencies(8, 0.3),
                     axial = rope::rope_vit_axial_frequencies(8);
   CHECK(agrees_with(mixed.inv_freq().col(1), {0.9553365, 0.3021039, -0.2955202, -0.09345169}, 7));
@@ -118,7 +118,7 @@ TEST_CASE("rope-vit", "[vision_axes]") {
   CHECK(agrees_with(angles(axial, at({2, 1})), {1, 0.1, 2, 0.2}, 9));
 }
 
-TEST_CASE("mixed frequencies are a schedule along crossed directions", "[vision_axes]") {
+TEST_CASE("mixed frequencies are a schedule along crossed directions", "[frequencies][vision_axes]") {
   const Index quarter = 6;
   const frequencies half(2 * quarter, 10.0), mixed = rope::rope_vit_mixed_frequencies(4 * quarter, 1.1);
   Eigen::ArrayXXd schedule(2 * quarter, 1), directions(2 * quarter, 2);
@@ -132,7 +132,7 @@ TEST_CASE("mixed frequencies are a schedule along crossed directions", "[vision_
 }
 
 // Golden: timm, `pixel_freq_bands` for head_dim 16 and max_res 224, with seven digits.
-TEST_CASE("timm", "[vision_axes]") {
+TEST_CASE("timm", "[frequencies][vision_axes]") {
   const frequencies octaves = rope::timm_pixel_frequencies(16),
                     linear = rope::timm_pixel_frequencies(16, 224, rope::pixel_bands::evenly_spaced);
   CHECK(agrees_with(octaves.inv_freq().col(0).head(4), {3.141593, 15.14337, 72.99535, 351.8584}, 7));
@@ -150,7 +150,7 @@ TEST_CASE("timm", "[vision_axes]") {
         rope::timm_pixel_frequencies(8, 2).inv_freq()(1, 0));
 }
 
-TEST_CASE("bases and powers are within 2 ulp of their formulas", "[vision_axes]") {
+TEST_CASE("bases and powers are within 2 ulp of their formulas", "[frequencies][vision_axes]") {
   const testing::wide two_pi = 2 * testing::pi;
   const auto off = [](double got, testing::wide exact) {
     return testing::abs(got - exact) / tolerance::ulp<double>(exact);
@@ -176,7 +176,7 @@ TEST_CASE("bases and powers are within 2 ulp of their formulas", "[vision_axes]"
   }
 }
 
-TEST_CASE("a head of a vision model must be cut in four", "[vision_axes]") {
+TEST_CASE("a head of a vision model must be cut in four", "[frequencies][vision_axes]") {
   for (const Index head_dim : {Index{0}, Index{2}, Index{6}, Index{63}, Index{-4}}) {
     CAPTURE(head_dim);
     const std::string value = "got " + std::to_string(head_dim);
@@ -196,7 +196,7 @@ TEST_CASE("a head of a vision model must be cut in four", "[vision_axes]") {
   }
 }
 
-TEST_CASE("the numbers of a vision model must make sense", "[vision_axes]") {
+TEST_CASE("the numbers of a vision model must make sense", "[frequencies][vision_axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

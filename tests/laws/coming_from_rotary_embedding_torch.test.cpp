@@ -54,7 +54,7 @@ struct fixture {
 
 }  // namespace
 
-TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: queries and keys", "[house][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k;
   frequency_table table(frequencies(32), 8192);
@@ -101,7 +101,7 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[coming_from]") {
   }
 }
 
-TEST_CASE("rotary-embedding-torch: frequencies", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: frequencies", "[house][coming_from]") {
   CHECK(has_frequencies(frequencies(32, 5e5), 16, [](Index i) { return lang(i, 32, 5e5L); }));
   CHECK(has_frequencies(frequencies(32, 1e4, ntk_scaling{4}), 16,
                         [](Index i) { return lang(i, 32, 1e4L * testing::pow(4.0L, 32.0L / 30)); }));
@@ -116,14 +116,14 @@ TEST_CASE("rotary-embedding-torch: frequencies", "[coming_from]") {
       has_frequencies(frequencies::custom(f), 3, [&](Index i) { return static_cast<testing::wide>(f(i)); }));
 }
 
-TEST_CASE("rotary-embedding-torch: interpolated positions", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: interpolated positions", "[house][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   rotate<interleaved>(bhsd(q), frequency_table(frequencies(32, 1e4, linear_scaling{2}), 100), 7);
   CHECK(x.error([](Index t) { return static_cast<testing::wide>(t + 7) / 2; }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: some positions", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: some positions", "[house][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   frequency_table table(frequencies(32), 7, 27);
@@ -132,7 +132,7 @@ TEST_CASE("rotary-embedding-torch: some positions", "[coming_from]") {
   CHECK(x.error([](Index t) { return 7 + t; }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: any positions", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: any positions", "[house][coming_from]") {
   fixture x;
   tensor4& q = x.q;
   Eigen::ArrayXd t = Eigen::ArrayXd::LinSpaced(20, -3.7, 11.1);
@@ -141,7 +141,7 @@ TEST_CASE("rotary-embedding-torch: any positions", "[coming_from]") {
   CHECK(x.error([&](Index token) { return t(token); }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[house][coming_from]") {
   fixture x;
   tensor4& t = x.q;
   const auto angle_of = [](Index row, Index i) {
@@ -181,7 +181,7 @@ TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[coming_from]") {
   }
 }
 
-TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[house][coming_from]") {
   fixture x;
   tensor4& t = x.q;
   SECTION("an angle per pair") {
@@ -220,7 +220,7 @@ TEST_CASE("rotary-embedding-torch: apply_learned_rotations", "[coming_from]") {
 
 // apply_pope_to_qk of PoPE-pytorch, which the README of rotary-embedding-torch names as its potential
 // successor.
-TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: PoPE", "[house][coming_from]") {
   const tensor4 q({1, 2, 5, 16}, 4), k({1, 2, 5, 16}, 5);
   tensor4 pope_q({1, 2, 5, 32}, 0), pope_k({1, 2, 5, 32}, 0);
   const Eigen::ArrayXXd learned = Eigen::ArrayXXd::Constant(2, 16, -0.7);
@@ -243,7 +243,7 @@ TEST_CASE("rotary-embedding-torch: PoPE", "[coming_from]") {
   CHECK(worst <= 1.75L * tolerance::unit_roundoff<float>());
 }
 
-TEST_CASE("rotary-embedding-torch: learned frequencies", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: learned frequencies", "[house][coming_from]") {
   fixture x;
   const tensor4& q = x.q;
   const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss by q
@@ -261,7 +261,7 @@ TEST_CASE("rotary-embedding-torch: learned frequencies", "[coming_from]") {
   }
 }
 
-TEST_CASE("rotary-embedding-torch: xPos", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: xPos", "[house][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k;
   const Index tokens = 20;
@@ -278,7 +278,7 @@ TEST_CASE("rotary-embedding-torch: xPos", "[coming_from]") {
                               [&](Index r, Index i) { return 1 / scale(r, i); }) <= 1);
 }
 
-TEST_CASE("rotary-embedding-torch: axial frequencies", "[coming_from]") {
+TEST_CASE("rotary-embedding-torch: axial frequencies", "[house][coming_from]") {
   tensor4 q({1, 1, 8 * 64 * 32, 64}, 1);  // (batch, heads, 8 * 64 * 32, head_dim)
   const tensor4 before = q;
   const auto cell = [&](Index r, Index axis) {

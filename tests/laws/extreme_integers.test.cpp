@@ -104,7 +104,7 @@ struct tokens_in_table {
 
 }  // namespace
 
-TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them", "[extreme]") {
+TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them", "[house][extreme]") {
   const std::uint64_t seed = 41;
   CAPTURE(seed);
   testing::random random(seed);
@@ -136,7 +136,7 @@ TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them
 }
 
 TEST_CASE("extreme segments rotate exactly when they cover the tokens and the table holds them",
-          "[extreme]") {
+          "[house][extreme]") {
   const std::uint64_t seed = 42;
   CAPTURE(seed);
   testing::random random(seed);
@@ -163,7 +163,7 @@ TEST_CASE("extreme segments rotate exactly when they cover the tokens and the ta
   CHECK(rotated > samples / 50);
 }
 
-TEST_CASE("extreme position maps stay between 0 and the position", "[extreme]") {
+TEST_CASE("extreme position maps stay between 0 and the position", "[house][extreme]") {
   const std::uint64_t seed = 43;
   CAPTURE(seed);
   testing::random random(seed);
@@ -200,7 +200,7 @@ TEST_CASE("extreme position maps stay between 0 and the position", "[extreme]") 
   }
 }
 
-TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[extreme]") {
+TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[house][extreme]") {
   const std::uint64_t seed = 44;
   CAPTURE(seed);
   testing::random random(seed);
@@ -234,7 +234,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
   }
 }
 
-TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refused", "[extreme]") {
+TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refused", "[house][extreme]") {
   const std::uint64_t seed = 45;
   CAPTURE(seed);
   testing::random random(seed);

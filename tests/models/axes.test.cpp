@@ -23,7 +23,7 @@ rope::layer_group group_with(std::vector<rope::Index> sections, bool interleaved
 
 }  // namespace
 
-TEST_CASE("the sections of a model become axes of its frequencies", "[model_axes]") {
+TEST_CASE("the sections of a model become axes of its frequencies", "[models][model_axes]") {
   const rope::frequencies schedule(128, 1e6);
   const auto same = [](const rope::frequencies& a, const rope::frequencies& b) {
     return a.pairs() == b.pairs() && a.axes() == b.axes() && (a.inv_freq() == b.inv_freq()).all();
@@ -45,7 +45,7 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[model_axes
       "must add up to the 64 pairs"));
 }
 
-TEST_CASE("sections far above the pairs cost no memory", "[model_axes]") {
+TEST_CASE("sections far above the pairs cost no memory", "[models][model_axes]") {
   const rope::Index many = (rope::Index{1} << 31) - 1;
   for (const std::vector<rope::Index>& sections :
        {std::vector<rope::Index>{many, many}, {64, many}, {32, 33}, {-1, 65}})

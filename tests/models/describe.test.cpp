@@ -57,7 +57,7 @@ testing::gguf_file converted_llama31(const rope::model_rope& model) {
 
 }  // namespace
 
-TEST_CASE("the census counts what the rule did", "[describe]") {
+TEST_CASE("the census counts what the rule did", "[models][describe]") {
   const auto llama = census_of("llama_3_1_8b");
   CHECK(llama.kept == 29);
   CHECK(llama.blended == 6);
@@ -104,7 +104,7 @@ TEST_CASE("the census counts what the rule did", "[describe]") {
   CHECK(gemma4.changes.back() == rope::pair_change::stopped);
 }
 
-TEST_CASE("the report has every derived number", "[describe]") {
+TEST_CASE("the report has every derived number", "[models][describe]") {
   const std::string qwen = describe(import_hugging_face(config("qwen2_5_7b_yarn")));
   for (const char* part :
        {"qwen2 (Hugging Face)", "half_split", "0 to 127 of 128 (64 pairs)", "yarn", "1000000",
@@ -130,7 +130,7 @@ TEST_CASE("the report has every derived number", "[describe]") {
   CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
 }
 
-TEST_CASE("the report of a group counts pairs that are apart without a range", "[describe]") {
+TEST_CASE("the report of a group counts pairs that are apart without a range", "[models][describe]") {
   auto group = import_hugging_face(config("llama_3_8b")).groups[0];
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
   inv_freq(3, 0) = inv_freq(9, 0) = 0;
@@ -143,7 +143,7 @@ TEST_CASE("the report of a group counts pairs that are apart without a range", "
   CHECK_FALSE(contains(describe(group), "full turns"));
 }
 
-TEST_CASE("a model does not differ from itself", "[describe]") {
+TEST_CASE("a model does not differ from itself", "[models][describe]") {
   for (const char* name : {"llama_3_1_8b", "gemma_3_4b", "deepseek_v3", "phi_3_5_mini", "qwen2_vl_7b"})
     CHECK(compare_models(import_hugging_face(config(name)), import_hugging_face(config(name))).empty());
   CHECK(compare_models(import_hugging_face(config("gemma_3_4b")),
@@ -151,7 +151,7 @@ TEST_CASE("a model does not differ from itself", "[describe]") {
             .empty());
 }
 
-TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[describe]") {
+TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[models][describe]") {
   const auto original = import_hugging_face(config("llama_3_1_8b"));
   const auto converted = import_gguf(converted_llama31(original));
   const auto found = compare_models(original, converted);
@@ -170,7 +170,7 @@ TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[descri
     CHECK(rounds_to(rope_freqs(original.groups[0].frequencies, rope::frequencies(128, 5e5))[i], divisor, 7));
 }
 
-TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[describe]") {
+TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[models][describe]") {
   const auto converted = import_gguf(gguf("qwen2", {{".embedding_length", 3584},
                                                     {".attention.head_count", 28},
                                                     {".rope.freq_base", 1e6},
@@ -181,7 +181,7 @@ TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[describe]") {
   CHECK(compare_models(import_hugging_face(config("qwen2_5_7b_yarn")), converted, 0).empty());
 }
 
-TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[describe]") {
+TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[models][describe]") {
   const auto converted = import_gguf(gguf("gpt-oss", {{".attention.key_length", 64},
                                                       {".rope.freq_base", 150000},
                                                       {".rope.scaling.type", "yarn"},
@@ -195,7 +195,7 @@ TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[descri
                     "76.2"));
 }
 
-TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[describe]") {
+TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[models][describe]") {
   json entries = {{".attention.key_length", 256},      {".rope.freq_base", 1e6},
                   {".rope.scaling.type", "linear"},    {".rope.scaling.factor", 8},
                   {".attention.sliding_window", 1024}, {".block_count", 34}};
@@ -205,7 +205,7 @@ TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[describe]") {
                     "layer 4 is of type sliding_attention in Hugging Face and full_attention in GGUF"));
 }
 
-TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[describe]") {
+TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[models][describe]") {
   const auto original = import_hugging_face(config("llama_4_scout"));
   json entries = {
       {".attention.key_length", 128},
@@ -218,7 +218,7 @@ TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[descr
                     "layers without rotation are 3, 7, 11, 15", "and 3, 7 in GGUF"));
 }
 
-TEST_CASE("DeepSeek-V3 is the same in GGUF", "[describe]") {
+TEST_CASE("DeepSeek-V3 is the same in GGUF", "[models][describe]") {
   const auto converted = import_gguf(gguf("deepseek2", {{".attention.key_length", 192},
                                                         {".rope.dimension_count", 64},
                                                         {".rope.scaling.type", "yarn"},
@@ -228,7 +228,7 @@ TEST_CASE("DeepSeek-V3 is the same in GGUF", "[describe]") {
   CHECK(compare_models(import_hugging_face(config("deepseek_v3")), converted).empty());
 }
 
-TEST_CASE("every difference is said with both numbers", "[describe]") {
+TEST_CASE("every difference is said with both numbers", "[models][describe]") {
   const auto original = import_hugging_face(config("gemma_3_4b"));
   const auto changed_by = [&](auto change) {
     auto other = original;

@@ -46,7 +46,7 @@ testing::gguf_file small(const json& more = json::object()) {
 
 }  // namespace
 
-TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[gguf]") {
+TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[models][gguf]") {
   const auto model = import_gguf(small());
   const layer_group& group = model.groups.at(0);
   CHECK(model.source == "GGUF");
@@ -63,7 +63,7 @@ TEST_CASE("absent keys mean the original schedule of base 10000 over the whole h
   CHECK(same(group.frequencies, frequencies(128, 10000)));
 }
 
-TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[gguf]") {
+TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[models][gguf]") {
   const frequencies by_4(128, 10000, rope::linear_scaling{.factor = 4}), original(128, 10000);
   CHECK(same(only_group(small({{".rope.scaling.factor", 4}})).frequencies, by_4));
   CHECK(same(only_group(small({{".rope.scaling.factor", 0}})).frequencies, original));
@@ -75,14 +75,14 @@ TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[gguf]") 
              by_4));
 }
 
-TEST_CASE("the head has its own key, and rotates as far as dimension_count says", "[gguf]") {
+TEST_CASE("the head has its own key, and rotates as far as dimension_count says", "[models][gguf]") {
   const auto group = only_group(small({{".attention.key_length", 96}, {".rope.dimension_count", 32}}));
   CHECK(group.head_dim == 96);
   CHECK(same(group.frequencies, frequencies(32, 10000)));
   CHECK(import_gguf(small({{".attention.head_count_kv", {2, 2}}})).key_heads == 2);
 }
 
-TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[gguf]") {
+TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[models][gguf]") {
   json yarn = {{".rope.scaling.type", "yarn"},
                {".rope.scaling.factor", 4},
                {".rope.freq_base", 1e6},
@@ -100,7 +100,7 @@ TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[gguf]") 
   CHECK(only_group(small(yarn)).number("original_max_position", 0) == 4096);
 }
 
-TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[gguf]") {
+TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[models][gguf]") {
   json yarn = {{".rope.scaling.type", "yarn"},
                {".rope.scaling.factor", 4},
                {".rope.scaling.original_context_length", 2048},
@@ -116,7 +116,7 @@ TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[gguf]") 
   }
 }
 
-TEST_CASE("gpt-oss has rounded bounds in GGUF", "[gguf]") {
+TEST_CASE("gpt-oss has rounded bounds in GGUF", "[models][gguf]") {
   const auto group = only_group(gguf("gpt-oss", {{".attention.key_length", 64},
                                                  {".rope.freq_base", 150000},
                                                  {".rope.scaling.type", "yarn"},
@@ -130,7 +130,7 @@ TEST_CASE("gpt-oss has rounded bounds in GGUF", "[gguf]") {
   CHECK(lists(group.frequencies, 16, "5.809475e-04 2.279478e-04", 7));
 }
 
-TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[gguf]") {
+TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[models][gguf]") {
   const auto deepseek = [](double all_dim) {
     return only_group(gguf("deepseek2", {{".attention.key_length", 192},
                                          {".rope.dimension_count", 64},
@@ -154,7 +154,7 @@ TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[gguf
             .first_channel == 128);
 }
 
-TEST_CASE("pair factors divide, rope_freqs first and then the list for the length", "[gguf]") {
+TEST_CASE("pair factors divide, rope_freqs first and then the list for the length", "[models][gguf]") {
   json entries = {{".rope.dimension_count", 4},
                   {"rope_factors_short.weight", {1, 2}},
                   {"rope_factors_long.weight", {4, 8}},
@@ -172,7 +172,7 @@ TEST_CASE("pair factors divide, rope_freqs first and then the list for the lengt
   CHECK(inv_freq(1025) == std::vector<double>{1, 0.001});
 }
 
-TEST_CASE("sliding layers have a base of their own and no scaling", "[gguf]") {
+TEST_CASE("sliding layers have a base of their own and no scaling", "[models][gguf]") {
   const auto model = import_gguf(gguf("gemma3", {{".attention.key_length", 256},
                                                  {".rope.freq_base", 1e6},
                                                  {".rope.scaling.type", "linear"},
@@ -187,7 +187,8 @@ TEST_CASE("sliding layers have a base of their own and no scaling", "[gguf]") {
   CHECK(same(own.group("sliding_attention")->frequencies, frequencies(64, 2e4)));
 }
 
-TEST_CASE("sections come without the zeros that fill them up, and alternate in IMROPE models", "[gguf]") {
+TEST_CASE("sections come without the zeros that fill them up, and alternate in IMROPE models",
+          "[models][gguf]") {
   const json entries = {{".attention.key_length", 128}, {".rope.dimension_sections", {24, 20, 20, 0}}};
   CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
   CHECK_FALSE(only_group(gguf("qwen2vl", entries)).mrope_interleaved);
@@ -195,7 +196,7 @@ TEST_CASE("sections come without the zeros that fill them up, and alternate in I
   CHECK(only_group(gguf("qwen3vl", entries)).layout == pairing::half_split);
 }
 
-TEST_CASE("bases and dimensions per layer make a group for every kind of layer", "[gguf]") {
+TEST_CASE("bases and dimensions per layer make a group for every kind of layer", "[models][gguf]") {
   const json entries = {{".block_count", 5},
                         {".rope.freq_base_per_layer", {5e6, 1e4, 1e4, 5e6, 1e4}},
                         {".rope.dimension_count_per_layer", {64, 128, 128, 64, 128}}};
@@ -254,7 +255,8 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
   }
 }
 
-TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own", "[gguf]") {
+TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own",
+          "[models][gguf]") {
   const auto model = import_gguf(small({{".rope.freq_base_per_layer", {10000.25, 10000.75, 10000.25}}}));
   REQUIRE(model.groups.size() == 2);
   CHECK(model.groups[0].layer_type == "base 10000.25, 128 channels");
@@ -274,7 +276,7 @@ TEST_CASE("bases that differ by less than 1, or exceed every integer, make group
   CHECK(close.groups[0].layer_type != close.groups[1].layer_type);
 }
 
-TEST_CASE("the work of a GGUF file is bounded", "[gguf]") {
+TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
   const auto refuses = [](const json& more, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>([&] { import_gguf(small(more)); },
                                                          "rope::import_gguf: ", parts...);
@@ -303,7 +305,7 @@ TEST_CASE("the work of a GGUF file is bounded", "[gguf]") {
                 "at most 8 values, got 9"));
 }
 
-TEST_CASE("a list of divisors is read once, however many groups there are", "[gguf]") {
+TEST_CASE("a list of divisors is read once, however many groups there are", "[models][gguf]") {
   struct counting {
     testing::gguf_file file;
     int* reads;
@@ -323,7 +325,7 @@ TEST_CASE("a list of divisors is read once, however many groups there are", "[gg
   CHECK(model.groups[3].frequencies.inv_freq()(0, 0) == 0.5);
 }
 
-TEST_CASE("the layers that do not rotate are those of the architecture", "[gguf]") {
+TEST_CASE("the layers that do not rotate are those of the architecture", "[models][gguf]") {
   const auto model = [](const char* architecture, const json& more) {
     json entries = {{".attention.key_length", 128}, {".block_count", 8}};
     entries.update(more);
@@ -345,7 +347,7 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[gguf]
   CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
 }
 
-TEST_CASE("Gemma 3 knows its sliding layers", "[gguf]") {
+TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {
   json entries = {{".attention.key_length", 256},
                   {".rope.freq_base", 1e6},
                   {".attention.sliding_window", 1024},
@@ -357,7 +359,7 @@ TEST_CASE("Gemma 3 knows its sliding layers", "[gguf]") {
   CHECK(import_gguf(gguf("gemma3n", entries)).group_of_layer(4)->base == 1e6);
 }
 
-TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[gguf]") {
+TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[models][gguf]") {
   std::vector<double> factors(128, 1.0);
   std::fill(factors.begin() + 32, factors.end(), static_cast<double>(1e30f));  // Gemma 4
   const json entries = {
@@ -376,12 +378,12 @@ TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[gguf]") {
   CHECK(model.warnings.empty());
 }
 
-TEST_CASE("keys that are not used are reported", "[gguf]") {
+TEST_CASE("keys that are not used are reported", "[models][gguf]") {
   CHECK(has_warning(import_gguf(small({{".attention.compress_rope_freq_base", 1}})).warnings,
                     "compress_rope_freq_base"));
 }
 
-TEST_CASE("malformed metadata gives its error, by the name of the key", "[gguf]") {
+TEST_CASE("malformed metadata gives its error, by the name of the key", "[models][gguf]") {
   struct malformed {
     testing::gguf_file file;
     std::vector<const char*> says;

@@ -109,7 +109,7 @@ const json small = json::parse(R"({
 }  // namespace
 
 // The values are those of the files that examples/configs/README.md names.
-TEST_CASE("every example config imports, into the shape its model has", "[import]") {
+TEST_CASE("every example config imports, into the shape its model has", "[models][import]") {
   struct expected {
     const char* name;
     pairing layout;
@@ -164,7 +164,7 @@ TEST_CASE("every example config imports, into the shape its model has", "[import
   }
 }
 
-TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[import]") {
+TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[models][import]") {
   for (const char* name :
        {"llama_3_1_8b", "gemma_3_4b_rope_parameters", "phi_3_5_mini", "deepseek_v3", "llama_4_scout"}) {
     CAPTURE(name);
@@ -182,7 +182,7 @@ TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[import
                                                       "head_dim must be a number, got a string"));
 }
 
-TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[import]") {
+TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[models][import]") {
   const auto llama31 = only_group(config("llama_3_1_8b"));
   CHECK(lists(llama31.frequencies, 0,
               "1 0.814617234 0.663601238 0.540581005 0.440366603 0.358730224 0.292227823 0.23805382", 9));
@@ -203,7 +203,7 @@ TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[import]") {
   CHECK(lists(llama32.frequencies, 31, "9.41830673e-08", 9));
 }
 
-TEST_CASE("Llama 4 steps from kept to interpolated and leaves every fourth layer alone", "[import]") {
+TEST_CASE("Llama 4 steps from kept to interpolated and leaves every fourth layer alone", "[models][import]") {
   const auto model = import_hugging_face(config("llama_4_scout"));
   const frequencies& f = model.groups[0].frequencies;
   CHECK(lists(f, 34, "0.000938473870 4.77810618e-05", 9));
@@ -213,7 +213,7 @@ TEST_CASE("Llama 4 steps from kept to interpolated and leaves every fourth layer
   CHECK(model.group_of_layer(3) == nullptr);
 }
 
-TEST_CASE("Qwen 2.5 with YaRN has its published frequencies", "[import]") {
+TEST_CASE("Qwen 2.5 with YaRN has its published frequencies", "[models][import]") {
   const auto group = only_group(config("qwen2_5_7b_yarn"));
   CHECK(group.number("low", 0) == 23);
   CHECK(group.number("high", 0) == 40);
@@ -229,7 +229,7 @@ TEST_CASE("Qwen 2.5 with YaRN has its published frequencies", "[import]") {
   CHECK(lists(group.frequencies, 63, "3.1023444e-07", 9));
 }
 
-TEST_CASE("a factor of null is that of the two lengths", "[import]") {
+TEST_CASE("a factor of null is that of the two lengths", "[models][import]") {
   json qwen = config("qwen2_5_7b_yarn");
   qwen["max_position_embeddings"] = 131072;
   qwen["rope_scaling"]["factor"] = nullptr;
@@ -241,7 +241,7 @@ TEST_CASE("a factor of null is that of the two lengths", "[import]") {
       "at least 1, got 0.5"));
 }
 
-TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[import]") {
+TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[models][import]") {
   const auto model = import_hugging_face(config("gpt_oss_20b"));
   const layer_group& group = model.groups[0];
   CHECK(rounds_to(group.number("low", 0), 8.092779116, 10));
@@ -259,7 +259,7 @@ TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[imp
   CHECK(model.sliding_window == 128);
 }
 
-TEST_CASE("DeepSeek rotates the last 64 of 192 channels and scales its softmax", "[import]") {
+TEST_CASE("DeepSeek rotates the last 64 of 192 channels and scales its softmax", "[models][import]") {
   const auto v3 = only_group(config("deepseek_v3"));
   CHECK(v3.number("low", 0) == 10);
   CHECK(v3.number("high", 0) == 23);
@@ -276,7 +276,7 @@ TEST_CASE("DeepSeek rotates the last 64 of 192 channels and scales its softmax",
   CHECK(rounds_to(v2.softmax_multiplier, 1.589626165, 10));
 }
 
-TEST_CASE("a softmax multiplier exists for latent attention alone", "[import]") {
+TEST_CASE("a softmax multiplier exists for latent attention alone", "[models][import]") {
   const json yarn = {{"rope_scaling",
                       {{"rope_type", "yarn"},
                        {"factor", 4},
@@ -286,7 +286,7 @@ TEST_CASE("a softmax multiplier exists for latent attention alone", "[import]") 
   CHECK(only_group(changed(small, yarn)).softmax_multiplier == 1);
 }
 
-TEST_CASE("Phi 3.5 takes the list that the length asks for, and one magnitude for both", "[import]") {
+TEST_CASE("Phi 3.5 takes the list that the length asks for, and one magnitude for both", "[models][import]") {
   const json phi = config("phi_3_5_mini");
   const frequencies original(96, 10000);
   const auto divided_by = [&](const frequencies& f, const char* list) {
@@ -305,7 +305,7 @@ TEST_CASE("Phi 3.5 takes the list that the length asks for, and one magnitude fo
   CHECK_FALSE(has_warning(import_hugging_face(phi, {.length = 5000}).warnings, "depends on the length"));
 }
 
-TEST_CASE("the magnitudes of Phi 3.5 MoE belong to the lists", "[import]") {
+TEST_CASE("the magnitudes of Phi 3.5 MoE belong to the lists", "[models][import]") {
   const json moe =
       changed(config("phi_3_5_mini"),
               {{"model_type", "phimoe"}, {"rope_scaling", {{"short_mscale", 1.25}, {"long_mscale", 1.5}}}});
@@ -313,7 +313,7 @@ TEST_CASE("the magnitudes of Phi 3.5 MoE belong to the lists", "[import]") {
   CHECK(only_group(moe, {.length = 5000}).frequencies.attention_factor() == 1.5);
 }
 
-TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[import]") {
+TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][import]") {
   for (const char* name : {"gemma_3_4b", "gemma_3_4b_rope_parameters"}) {
     CAPTURE(name);
     const auto model = import_hugging_face(config(name));
@@ -334,7 +334,7 @@ TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[import]") 
   }
 }
 
-TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[import]") {
+TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "gemma3_text"}, {"num_hidden_layers", 6}});
   REQUIRE(model.groups.size() == 2);
   CHECK(same(model.groups[0].frequencies, frequencies(256, 1e6)));
@@ -343,7 +343,7 @@ TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[i
   CHECK(has_warning(model.warnings, "local", "10000"));
 }
 
-TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[import]") {
+TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[models][import]") {
   const auto model = import_hugging_face(config("modernbert_base"));
   REQUIRE(model.groups.size() == 2);
   CHECK(same(model.group("full_attention")->frequencies, frequencies(64, 160000)));
@@ -354,7 +354,7 @@ TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[
   CHECK(model.sliding_window == 128);
 }
 
-TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[import]") {
+TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[models][import]") {
   const auto group = only_group(config("qwen2_vl_7b"));
   CHECK(group.mrope_sections == std::vector<Index>{16, 24, 24});
   CHECK_FALSE(group.mrope_interleaved);
@@ -372,7 +372,7 @@ TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[import
   CHECK(alternating.mrope_interleaved);
 }
 
-TEST_CASE("the lists of Hugging Face's own tests reproduce", "[import]") {
+TEST_CASE("the lists of Hugging Face's own tests reproduce", "[models][import]") {
   const json model = {
       {"model_type", "llama"}, {"head_dim", 128}, {"rope_theta", 1e4}, {"max_position_embeddings", 2048}};
   const auto scaled = [&](const json& rope, double length = 0) {
@@ -399,7 +399,7 @@ TEST_CASE("the lists of Hugging Face's own tests reproduce", "[import]") {
   CHECK(lists(scaled(llama3), 30, "1.3335e-02 1.0730e-02 7.7785e-03 5.6009e-03 3.9991e-03", 5));
 }
 
-TEST_CASE("Gemma 4 turns a quarter of the pairs of the whole head", "[import]") {
+TEST_CASE("Gemma 4 turns a quarter of the pairs of the whole head", "[models][import]") {
   const json gemma4 = {
       {"model_type", "gemma4_text"},
       {"head_dim", 512},
@@ -413,7 +413,7 @@ TEST_CASE("Gemma 4 turns a quarter of the pairs of the whole head", "[import]") 
   CHECK(lists(group.frequencies, 62, "0.03522695 0.03337625 0 0", 7));
 }
 
-TEST_CASE("Gemma 4 has larger heads in its full layers", "[import]") {
+TEST_CASE("Gemma 4 has larger heads in its full layers", "[models][import]") {
   const json gemma4 = {
       {"model_type", "gemma4_text"},
       {"head_dim", 256},
@@ -434,7 +434,7 @@ TEST_CASE("Gemma 4 has larger heads in its full layers", "[import]") {
   CHECK(model.warnings.empty());
 }
 
-TEST_CASE("legacy names mean what they meant, and are noted", "[import]") {
+TEST_CASE("legacy names mean what they meant, and are noted", "[models][import]") {
   const json phi = config("phi_3_5_mini");
   const auto longrope = only_group(phi);
   for (const char* old : {"su", "yarn"}) {
@@ -451,7 +451,8 @@ TEST_CASE("legacy names mean what they meant, and are noted", "[import]") {
   CHECK(has_warning(import_hugging_face(both).warnings, "rope_scaling.type", "linear", "overruled"));
 }
 
-TEST_CASE("the old and the new form, and the key beside and inside, give the same frequencies", "[import]") {
+TEST_CASE("the old and the new form, and the key beside and inside, give the same frequencies",
+          "[models][import]") {
   const json rope = {{"rope_type", "llama3"},
                      {"factor", 8},
                      {"low_freq_factor", 1},
@@ -475,7 +476,7 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
   CHECK(has_warning(import_hugging_face(two).warnings, "rope_scaling is overruled"));
 }
 
-TEST_CASE("a part of the head rotates under each of its names", "[import]") {
+TEST_CASE("a part of the head rotates under each of its names", "[models][import]") {
   CHECK(only_group(changed(small, {{"partial_rotary_factor", 0.5}})).rotary_dim() == 8);
   CHECK(only_group(changed(small, {{"rotary_pct", 0.25}})).rotary_dim() == 4);
   CHECK(only_group(changed(small, {{"rope_pct", 0.25}})).rotary_dim() == 4);
@@ -490,7 +491,7 @@ TEST_CASE("a part of the head rotates under each of its names", "[import]") {
   CHECK(import_hugging_face(changed(small, {{"multi_query_group_num", 2}})).key_heads == 2);
 }
 
-TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[import]") {
+TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][import]") {
   const auto gptj = import_hugging_face(json{{"model_type", "gptj"},
                                              {"n_embd", 4096},
                                              {"n_head", 16},
@@ -518,7 +519,7 @@ TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[import]") {
   CHECK(glm.max_position == 131072);
 }
 
-TEST_CASE("alpha replaces the factor of dynamic scaling", "[import]") {
+TEST_CASE("alpha replaces the factor of dynamic scaling", "[models][import]") {
   const json hunyuan =
       changed(small, {{"head_dim", 128}, {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}}}});
   CHECK(same(only_group(hunyuan).frequencies, frequencies(128, 1e4, rope::ntk_scaling{.factor = 1000})));
@@ -528,7 +529,7 @@ TEST_CASE("alpha replaces the factor of dynamic scaling", "[import]") {
   CHECK(has_warning(import_hugging_face(factor).warnings, "rope_scaling.beta_fast is not used"));
 }
 
-TEST_CASE("the layout follows the architecture, rope_interleave, or the caller", "[import]") {
+TEST_CASE("the layout follows the architecture, rope_interleave, or the caller", "[models][import]") {
   CHECK(only_group(changed(small, {{"model_type", "cohere"}})).layout == pairing::interleaved);
   CHECK(only_group(changed(small, {{"rope_interleave", true}})).layout == pairing::interleaved);
   CHECK(only_group(changed(config("deepseek_v3"), {{"rope_interleave", false}})).layout ==
@@ -539,7 +540,7 @@ TEST_CASE("the layout follows the architecture, rope_interleave, or the caller",
   CHECK(only_group(by_name).layout == pairing::interleaved);
 }
 
-TEST_CASE("layers without rotation are named by list or by interval", "[import]") {
+TEST_CASE("layers without rotation are named by list or by interval", "[models][import]") {
   const auto without = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).layers_without_rope;
   };
@@ -550,7 +551,8 @@ TEST_CASE("layers without rotation are named by list or by interval", "[import]"
   CHECK(without({{"model_type", "cohere2"}}) == std::vector<Index>{3});
 }
 
-TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none slides", "[import]") {
+TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none slides",
+          "[models][import]") {
   const json exaone = changed(small, {{"model_type", "exaone4"}, {"num_hidden_layers", 8}});
   const auto model = [&](const json& changes) { return import_hugging_face(changed(exaone, changes)); };
   using layers = std::vector<Index>;
@@ -575,7 +577,7 @@ TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none
       "sliding_window_pattern", "made of L and G, got LLXG"));
 }
 
-TEST_CASE("a key that has no effect is reported by its name", "[import]") {
+TEST_CASE("a key that has no effect is reported by its name", "[models][import]") {
   const auto warnings = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).warnings;
   };
@@ -597,7 +599,7 @@ TEST_CASE("a key that has no effect is reported by its name", "[import]") {
   CHECK(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}).empty());
 }
 
-TEST_CASE("a layer type without a rope dictionary is reported by its name", "[import]") {
+TEST_CASE("a layer type without a rope dictionary is reported by its name", "[models][import]") {
   const auto model = [](const json& types, const json& dictionaries) {
     return import_hugging_face(changed(
         small, {{"num_hidden_layers", nullptr}, {"layer_types", types}, {"rope_parameters", dictionaries}}));
@@ -628,7 +630,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[im
   CHECK(cohere.warnings.empty());
 }
 
-TEST_CASE("the layers without rotation are in order, each named once", "[import]") {
+TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "exaone4"},
                                               {"head_dim", 8},
                                               {"rope_theta", 1e4},
@@ -639,7 +641,7 @@ TEST_CASE("the layers without rotation are in order, each named once", "[import]
   CHECK(model.layers_without_rope == std::vector<Index>{1, 2, 3, 4});
 }
 
-TEST_CASE("every malformed config gives its error, by the name of the key", "[import]") {
+TEST_CASE("every malformed config gives its error, by the name of the key", "[models][import]") {
   struct malformed {
     json changes;
     std::vector<const char*> says;
@@ -771,7 +773,7 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[im
   }
 }
 
-TEST_CASE("the work of a config is bounded", "[import]") {
+TEST_CASE("the work of a config is bounded", "[models][import]") {
   const auto refuses = [](const json& changes, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>(
         [&] { import_hugging_face(changed(small, changes)); }, "rope::import_hugging_face: ", parts...);
@@ -803,7 +805,7 @@ TEST_CASE("the work of a config is bounded", "[import]") {
                       std::to_string(length)));
 }
 
-TEST_CASE("a config that is no dictionary, and a length that is none, are refused", "[import]") {
+TEST_CASE("a config that is no dictionary, and a length that is none, are refused", "[models][import]") {
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_hugging_face(json::array()); },
                                                       "import_hugging_face", "dictionary"));
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_hugging_face(small, {.length = -1}); },

@@ -28,7 +28,7 @@ rope::model_rope model_of(std::vector<rope::layer_group> groups) {
 
 }  // namespace
 
-TEST_CASE("a layout known at run time becomes a type", "[model_rope]") {
+TEST_CASE("a layout known at run time becomes a type", "[models][model_rope]") {
   const auto second_channel = [](auto layout) { return decltype(layout)::second(1, 4); };
   CHECK(rope::with_layout(rope::pairing::interleaved, second_channel) == 3);
   CHECK(rope::with_layout(rope::pairing::half_split, second_channel) == 5);
@@ -36,7 +36,7 @@ TEST_CASE("a layout known at run time becomes a type", "[model_rope]") {
   CHECK(std::string(rope::name_of(rope::pairing::half_split)) == "half_split");
 }
 
-TEST_CASE("with_layout returns what the function returns, references too", "[model_rope]") {
+TEST_CASE("with_layout returns what the function returns, references too", "[models][model_rope]") {
   int value = 1;
   auto reference = [&](auto) -> int& { return value; };
   static_assert(std::is_same_v<decltype(rope::with_layout(rope::pairing::half_split, reference)), int&>);
@@ -44,14 +44,14 @@ TEST_CASE("with_layout returns what the function returns, references too", "[mod
   CHECK(value == 2);
 }
 
-TEST_CASE("a group has its numbers by name", "[model_rope]") {
+TEST_CASE("a group has its numbers by name", "[models][model_rope]") {
   const auto group = group_named("");
   CHECK(group.rotary_dim() == 8);
   CHECK(group.number("factor", 1) == 4);
   CHECK(group.number("low", -1) == -1);
 }
 
-TEST_CASE("a model of one group has it for every layer type", "[model_rope]") {
+TEST_CASE("a model of one group has it for every layer type", "[models][model_rope]") {
   const auto model = model_of({group_named("")});
   CHECK(model.group("full_attention") == &model.groups[0]);
   CHECK(model.group("") == &model.groups[0]);
@@ -60,7 +60,7 @@ TEST_CASE("a model of one group has it for every layer type", "[model_rope]") {
   CHECK(model.group_of_layer(-1) == nullptr);
 }
 
-TEST_CASE("a layer finds its group by its type, and none if it does not rotate", "[model_rope]") {
+TEST_CASE("a layer finds its group by its type, and none if it does not rotate", "[models][model_rope]") {
   auto model = model_of({group_named("full_attention"), group_named("sliding_attention")});
   CHECK(model.group("sliding_attention") == &model.groups[1]);
   CHECK(model.group("other") == nullptr);

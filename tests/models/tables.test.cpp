@@ -48,7 +48,7 @@ bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[model_tables]", float, double) {
+TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[models][model_tables]", float, double) {
   const frequencies full(16, 1e6, rope::linear_scaling{8}), sliding(16, 1e4);
   const model_tables<TestType> tables(gemma(full, sliding), 50);
   const frequency_table<TestType> of_full(full, 50), of_sliding(sliding, 50);
@@ -65,12 +65,13 @@ TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[model_tables]",
   CHECK(same(*range.of_layer(2), frequency_table<TestType>(full, -5, 7)));
 }
 
-TEST_CASE("tables are of float by default", "[model_tables]") {
+TEST_CASE("tables are of float by default", "[models][model_tables]") {
   const model_tables tables(gemma(frequencies(8), frequencies(8, 1e5)), 2);
   STATIC_REQUIRE(std::is_same_v<decltype(tables), const model_tables<float>>);
 }
 
-TEST_CASE("groups of one schedule share a table too, and nearly equal ones do not", "[model_tables]") {
+TEST_CASE("groups of one schedule share a table too, and nearly equal ones do not",
+          "[models][model_tables]") {
   CHECK(model_tables<>(gemma(frequencies(8), frequencies(8)), 4).size() == 1);
   CHECK(model_tables<>(gemma(frequencies(8), frequencies(8, 1.0000001e4)), 4).size() == 2);
   CHECK(model_tables<>(gemma(frequencies(8), frequencies(6)), 4).size() == 2);
@@ -78,14 +79,14 @@ TEST_CASE("groups of one schedule share a table too, and nearly equal ones do no
   CHECK(model_tables<>(gemma(frequencies(8), louder), 4).size() == 2);
 }
 
-TEST_CASE("a layer that does not rotate has no table", "[model_tables]") {
+TEST_CASE("a layer that does not rotate has no table", "[models][model_tables]") {
   auto model = gemma(frequencies(8), frequencies(8, 1e5));
   model.layers_without_rope = {1, 4};
   const model_tables<> tables(model, 4);
   for (Index layer = 0; layer < 6; ++layer) CHECK((tables.of_layer(layer) == nullptr) == (layer % 3 == 1));
 }
 
-TEST_CASE("a model of one group has its table for every layer", "[model_tables]") {
+TEST_CASE("a model of one group has its table for every layer", "[models][model_tables]") {
   rope::model_rope model = {
       .source = "test", .architecture = "test", .groups = {group_of("", frequencies(8))}};
   model.layers_without_rope = {3};
@@ -99,7 +100,7 @@ TEST_CASE("a model of one group has its table for every layer", "[model_tables]"
   CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(5), std::out_of_range);
 }
 
-TEST_CASE("layers, groups and models that are none are refused", "[model_tables]") {
+TEST_CASE("layers, groups and models that are none are refused", "[models][model_tables]") {
   auto model = gemma(frequencies(8), frequencies(8, 1e5));
   model.layers[2] = "linear_attention";
   const model_tables<> tables(model, 4);

@@ -44,7 +44,7 @@ class layer {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "[noalloc]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   const rope::Index head_dim = GENERATE(64, 128);
   layer<TestType> prefill(130, 130, head_dim), chunk(17, 200, head_dim), decode(1, 200, head_dim);
@@ -61,7 +61,7 @@ TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "", float, dou
   }
 }
 
-TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothing either", "", float,
+TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothing either", "[noalloc]", float,
                    double) {
   const auto [heads, head_dim] =
       GENERATE(std::pair<rope::Index, rope::Index>{4, 256}, std::pair<rope::Index, rope::Index>{96, 128});
@@ -77,7 +77,7 @@ TEMPLATE_TEST_CASE("heads of 256 channels and groups of 96 heads allocate nothin
   CHECK(allocations_in(attend) == 0);
 }
 
-TEST_CASE("no option makes attention allocate") {
+TEST_CASE("no option makes attention allocate", "[noalloc]") {
   const rope::Index queries = GENERATE(1, 2, 150), keys = 150;
   layer<float> one(queries, keys, 64);
   std::vector<double> sums(static_cast<std::size_t>(queries * 8));
@@ -98,7 +98,8 @@ TEST_CASE("no option makes attention allocate") {
   CHECK(one.attend(options) == 0);
 }
 
-TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it") {
+TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it",
+          "[noalloc]") {
   long first = 0, second = 0, smaller = 0;
   std::thread([&] {
     // Both of so many queries that every instruction set takes the kernel for prefill.
@@ -112,7 +113,7 @@ TEST_CASE("the first call on a thread takes its scratch memory from the heap, an
   CHECK(smaller == 0);
 }
 
-TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "", float, Eigen::half) {
+TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "[noalloc]", float, Eigen::half) {
   std::vector<TestType> x(20 * 2 * 64, TestType(1)), q(8 * 64, TestType(1)), out(q.size());
   const auto tokens = rope::thd(x.data(), 20, 2, 64);
   std::vector<rope::kv_cache<TestType>> cache;

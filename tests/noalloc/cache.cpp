@@ -44,7 +44,7 @@ long allocations_of_a_step(Cache cache) {
 
 }  // namespace
 
-TEST_CASE("a decoding step through a warm cache allocates nothing") {
+TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]") {
   using rope::key_storage;
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     CHECK(allocations_of_a_step<float>(rope::kv_cache<float>(1, 300, 2, 64, 0, storage)) == 0);
@@ -59,7 +59,7 @@ TEST_CASE("a decoding step through a warm cache allocates nothing") {
             key_storage::raw)) == 0);
 }
 
-TEST_CASE("a decoding step of a warm block allocates nothing") {
+TEST_CASE("a decoding step of a warm block allocates nothing", "[noalloc]") {
   const Index dim = 8 * 64;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
   using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -85,7 +85,7 @@ TEST_CASE("a decoding step of a warm block allocates nothing") {
   CHECK(allocations_in(decode) == 0);
 }
 
-TEST_CASE("a warm block of many tokens allocates nothing, forward or backward") {
+TEST_CASE("a warm block of many tokens allocates nothing, forward or backward", "[noalloc]") {
   const Index dim = 8 * 64, count = 200;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
   using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -107,7 +107,7 @@ TEST_CASE("a warm block of many tokens allocates nothing, forward or backward") 
   CHECK(allocations_in(train) == 0);
 }
 
-TEST_CASE("a step at positions of the caller's allocates nothing either") {
+TEST_CASE("a step at positions of the caller's allocates nothing either", "[noalloc]") {
   for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
     step<float> token;
     const rope::frequency_table<float> table(rope::frequencies(64), 400);

@@ -76,13 +76,13 @@ bool same_cache(const Cache& a, const Cache& b) {
 
 }  // namespace
 
-TEST_CASE("a table whose assignment fails is the table it was") {
+TEST_CASE("a table whose assignment fails is the table it was", "[noalloc]") {
   const auto tables = tables_of_every_kind();
   for (const auto& to : tables)
     for (const auto& from : tables) check_assignment(to, from, same_table);
 }
 
-TEST_CASE("a table that was moved from is empty") {
+TEST_CASE("a table that was moved from is empty", "[noalloc]") {
   ones heads;
   for (auto& table : tables_of_every_kind()) {
     const auto copy = table;
@@ -103,7 +103,7 @@ TEST_CASE("a table that was moved from is empty") {
   }
 }
 
-TEST_CASE("frequencies that were moved from make no table") {
+TEST_CASE("frequencies that were moved from make no table", "[noalloc]") {
   rope::frequencies f(16);
   const rope::frequencies moved = std::move(f);
   CHECK(moved.pairs() == 8);
@@ -119,7 +119,7 @@ TEST_CASE("frequencies that were moved from make no table") {
   });
 }
 
-TEST_CASE("tables of xPos whose assignment fails stay those of one growth") {
+TEST_CASE("tables of xPos whose assignment fails stay those of one growth", "[noalloc]") {
   const rope::xpos<float> to(rope::frequencies(8), 5, {.center = 2}),
       from(rope::frequencies(16), 9, {.center = 4});
   check_assignment(to, from, [](const auto& a, const auto& b) {
@@ -128,7 +128,7 @@ TEST_CASE("tables of xPos whose assignment fails stay those of one growth") {
   });
 }
 
-TEST_CASE("the bias of pope keys follows its memory") {
+TEST_CASE("the bias of pope keys follows its memory", "[noalloc]") {
   const rope::pope_bias to(Eigen::ArrayXXd::Constant(2, 3, -1.0)),
       from(Eigen::ArrayXXd::Constant(4, 6, -2.0));
   const auto same = [](const rope::pope_bias& a, const rope::pope_bias& b) {
@@ -143,7 +143,7 @@ TEST_CASE("the bias of pope keys follows its memory") {
   CHECK(bias.channels() == 0);
 }
 
-TEST_CASE("the tables of a model whose assignment fails stay those of that model") {
+TEST_CASE("the tables of a model whose assignment fails stay those of that model", "[noalloc]") {
   const auto model_of = [](Index groups) {
     rope::model_rope model{.source = "test", .architecture = "test", .groups = {}};
     for (Index g = 0; g < groups; ++g) {
@@ -174,7 +174,7 @@ TEST_CASE("the tables of a model whose assignment fails stay those of that model
   CHECK_THROWS_AS(tables.of_group(0), std::out_of_range);
 }
 
-TEST_CASE("a cache whose assignment fails is the cache it was") {
+TEST_CASE("a cache whose assignment fails is the cache it was", "[noalloc]") {
   ones heads;
   rope::kv_cache<float> few(1, 4, 2, 8), many(1, 60, 2, 8);
   few.append(heads(1), heads(1));
@@ -189,7 +189,7 @@ TEST_CASE("a cache whose assignment fails is the cache it was") {
   check_assignment(narrow, wide, [](const auto& a, const auto& b) { return same_cache(a, b); });
 }
 
-TEST_CASE("a cache that was moved from is empty") {
+TEST_CASE("a cache that was moved from is empty", "[noalloc]") {
   ones heads;
   rope::kv_cache<float> cache(1, 4, 2, 8);
   cache.append(heads(3), heads(3));

@@ -9,8 +9,8 @@
 
 using testing::allocations_in;
 
-TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", "[noalloc]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const rope::Index queries = 130, keys = 150, head_dim = GENERATE(64, 128);
   std::vector<T> a(static_cast<std::size_t>(queries * 8 * head_dim), T(1)), b(a), c(a), d(a),

@@ -8,7 +8,7 @@
 
 using testing::allocations_in;
 
-TEMPLATE_TEST_CASE("pope and scale_queries allocate nothing", "", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("pope and scale_queries allocate nothing", "[noalloc]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   const rope::frequency_table<float> table(rope::pope_frequencies(12), 64);
   const rope::pope_bias bias(Eigen::ArrayXXd::Constant(3, 12, -1.0));
@@ -23,7 +23,7 @@ TEMPLATE_TEST_CASE("pope and scale_queries allocate nothing", "", float, double,
         }) == 0);
 }
 
-TEST_CASE("unrotate of given entries allocates in its first call only") {
+TEST_CASE("unrotate of given entries allocates in its first call only", "[noalloc]") {
   const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Constant(64, 20, 0.5);
   const auto table = rope::table_of_angles(angles, rope::table_form::half_width);
   std::vector<float> memory(2 * 5 * 3 * 40, 1.0f);

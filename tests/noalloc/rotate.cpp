@@ -11,7 +11,7 @@
 
 using testing::allocations_in;
 
-TEST_CASE("the counter sees every way to the heap") {
+TEST_CASE("the counter sees every way to the heap", "[noalloc]") {
   void* volatile data = nullptr;  // volatile: or the compiler leaves out an allocation that nobody reads
   const auto used = [&](void* allocated) { data = allocated, std::free(data); };
   CHECK(allocations_in([&] { used(std::malloc(1)); }) == 1);
@@ -74,13 +74,14 @@ void check_all_forms() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rotate and unrotate allocate nothing in any form", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rotate and unrotate allocate nothing in any form", "[noalloc]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   check_all_forms<TestType, float>();
   check_all_forms<TestType, double>();
 }
 
-TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", "", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", "[noalloc]", float,
+                   Eigen::bfloat16) {
   const rope::frequency_table<float> table(rope::frequencies(128), 600);
   std::vector<TestType> memory(600 * 4 * 128, TestType(1)), other(memory.size());
   const auto x = rope::bhsd(memory.data(), 1, 4, 600, 128), out = rope::bshd(other.data(), 1, 600, 4, 128);
@@ -88,7 +89,7 @@ TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", 
   CHECK(allocations_of<rope::interleaved>(x, out, table, 0) == 0);
 }
 
-TEST_CASE("views and their windows allocate nothing") {
+TEST_CASE("views and their windows allocate nothing", "[noalloc]") {
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> matrix(3, 80);
   CHECK(allocations_in([&] { rope::thd(matrix, 2).channels(4, 8).head_range(1, 1).token_range(0, 2); }) == 0);
 }

@@ -6,7 +6,7 @@
 #include "allocations.hpp"
 #include "support/catch.hpp"
 
-TEST_CASE("rotating every head by its own table does not allocate") {
+TEST_CASE("rotating every head by its own table does not allocate", "[noalloc]") {
   std::vector<rope::frequency_table<float>> tables;
   for (const double angle : {0.1, 0.7, 2.5})
     tables.emplace_back(rope::rope_vit_mixed_frequencies(16, angle), rope::grid_positions({2, 3}));

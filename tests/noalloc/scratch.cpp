@@ -52,8 +52,8 @@ struct calls {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and calls go on as before", "",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and calls go on as before",
+                   "[noalloc]", float, double, Eigen::half, Eigen::bfloat16) {
   calls<TestType> made;
   made.all();  // what the C++ library notes of a thread's objects stays
   rope::release_scratch();
@@ -77,7 +77,7 @@ TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and c
   CHECK(allocations_in([&] { made.all(); }) == 0);
 }
 
-TEST_CASE("the scratch of attention_gradient with a layout is what its description says") {
+TEST_CASE("the scratch of attention_gradient with a layout is what its description says", "[noalloc]") {
   calls<float> made;
   const auto plain = [&] {
     rope::attention_gradient(testing::tape(made.many(made.q), made.few(made.k), made.few(made.v),
@@ -94,7 +94,7 @@ TEST_CASE("the scratch of attention_gradient with a layout is what its descripti
   CHECK(with - without < copies + 4096);
 }
 
-TEST_CASE("a thread releases its own scratch and no other's") {
+TEST_CASE("a thread releases its own scratch and no other's", "[noalloc]") {
   calls<float> here, there;
   rope::release_scratch();
   here.all();

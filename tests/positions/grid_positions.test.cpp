@@ -28,7 +28,7 @@ constexpr Index too_many = std::numeric_limits<Index>::max();
 
 }  // namespace
 
-TEST_CASE("a grid is walked in row-major order", "[grid_positions]") {
+TEST_CASE("a grid is walked in row-major order", "[positions][grid_positions]") {
   const std::vector<Index> extents = {3, 2, 4};
   const auto grid = rope::grid_positions(extents);
   const auto shifted = rope::grid_positions(extents, {-1, 10, 0});
@@ -48,7 +48,7 @@ TEST_CASE("a grid is walked in row-major order", "[grid_positions]") {
   CHECK(rope::grid_positions({0, too_many, too_many}).rows() == 0);
 }
 
-TEST_CASE("a grid of real coordinates is the product of its axes", "[grid_positions]") {
+TEST_CASE("a grid of real coordinates is the product of its axes", "[positions][grid_positions]") {
   const Eigen::ArrayXd a = rope::evenly_spaced(3, 0.5, 2.5), b = rope::evenly_spaced(2, -7, 9);
   const Eigen::ArrayXXd grid = rope::grid_coordinates(a, b);
   REQUIRE(grid.rows() == 6);
@@ -66,7 +66,7 @@ TEST_CASE("a grid of real coordinates is the product of its axes", "[grid_positi
 
 // Golden: lucidrains/rotary-embedding-torch, `get_axial_freqs(2, 3)` with dim 4, in fp64. A frequency is
 // listed once here and twice there.
-TEST_CASE("axial frequencies on a grid are those of lucidrains", "[grid_positions]") {
+TEST_CASE("axial frequencies on a grid are those of lucidrains", "[positions][grid_positions]") {
   const double pi = 3.14159265358979;
   SECTION("freqs_for = 'lang'") {
     const frequencies f = rope::axial(frequencies(4), 2);
@@ -91,7 +91,7 @@ TEST_CASE("axial frequencies on a grid are those of lucidrains", "[grid_position
   }
 }
 
-TEST_CASE("ids of a smaller grid find its rows in the table of a larger one", "[grid_positions]") {
+TEST_CASE("ids of a smaller grid find its rows in the table of a larger one", "[positions][grid_positions]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const frequency_table<float> whole(f, rope::grid_positions({7, 9})), own(f, rope::grid_positions({4, 5}));
   const std::vector<std::int64_t> ids = rope::grid_ids({4, 5}, {7, 9});
@@ -106,7 +106,7 @@ TEST_CASE("ids of a smaller grid find its rows in the table of a larger one", "[
   CHECK(video == std::vector<std::int64_t>{0, 1, 20, 21});
 }
 
-TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[grid_positions]") {
+TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[positions][grid_positions]") {
   CHECK(agrees_with(rope::evenly_spaced(5), {-1, -0.5, 0, 0.5, 1}, 15));
   CHECK(rope::evenly_spaced(1)(0) == -1);
   CHECK(rope::evenly_spaced(0).size() == 0);
@@ -124,7 +124,7 @@ TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[gr
 
 // Golden: `scale_rope` of Qwen-Image, the spatial positions of Mochi, `ref_feat_shape` of timm and the time
 // of Cosmos at 30 frames per second (24 positions per second), each by its formula.
-TEST_CASE("coordinates of released models", "[grid_positions]") {
+TEST_CASE("coordinates of released models", "[positions][grid_positions]") {
   const auto qwen_image = [](Index count) {
     const auto grid = rope::grid_positions({count}, {rope::centred_first(count)});
     return std::vector<std::int64_t>(grid.data(), grid.data() + grid.size());
@@ -137,7 +137,8 @@ TEST_CASE("coordinates of released models", "[grid_positions]") {
 }
 
 // Golden: `grid_h` of get_3d_rotary_pos_embed of Hugging Face diffusers, for crops_coords of 3 and 27.
-TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diffusers", "[grid_positions]") {
+TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diffusers",
+          "[positions][grid_positions]") {
   CHECK(agrees_with(rope::evenly_spaced_in_crop(12, 3, 27),
                     {3, 4.977272727, 6.954545455, 8.931818182, 10.90909091, 12.88636364, 14.86363636,
                      16.84090909, 18.81818182, 20.79545455, 22.77272727, 24.75},
@@ -151,7 +152,8 @@ TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diff
 
 // Golden: get_resize_crop_region_for_grid and get_3d_rotary_pos_embed of Hugging Face diffusers: the first
 // two and the last coordinate of the rows and of the columns, over a base grid of 30 x 45.
-TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base grid", "[grid_positions]") {
+TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base grid",
+          "[positions][grid_positions]") {
   struct golden {
     Index height, width;
     std::vector<double> rows, columns;
@@ -192,7 +194,7 @@ TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base
                                          "rope::cogvideox_positions: the grid exceeds the address space"));
 }
 
-TEST_CASE("the centres of patches are normalised in three ways", "[grid_positions]") {
+TEST_CASE("the centres of patches are normalised in three ways", "[positions][grid_positions]") {
   const auto centres = [](patch_normalisation n) { return rope::patch_centres(2, 3, n); };
   const Eigen::ArrayXXd separate = centres(patch_normalisation::separate),
                         largest = centres(patch_normalisation::largest),
@@ -210,7 +212,7 @@ TEST_CASE("the centres of patches are normalised in three ways", "[grid_position
   CHECK(agrees_with(rope::patch_centres(3, 2, patch_normalisation::largest).row(5), {2.0 / 3, 0}, 15));
 }
 
-TEST_CASE("a grid whose coordinates would wrap is refused", "[grid_positions]") {
+TEST_CASE("a grid whose coordinates would wrap is refused", "[positions][grid_positions]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(rope::grid_positions({2, 3}, {0, most - 2})(5, 1) == most);
   CHECK(rope::grid_positions({0, 3}, {0, most}).rows() == 0);
@@ -221,7 +223,7 @@ TEST_CASE("a grid whose coordinates would wrap is refused", "[grid_positions]") 
       "rope::grid_positions: positions must fit", "got 9223372036854775806 + 2"));
 }
 
-TEST_CASE("a grid must have sensible extents", "[grid_positions]") {
+TEST_CASE("a grid must have sensible extents", "[positions][grid_positions]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

@@ -49,7 +49,7 @@ std::string spelled(const Coordinates& coordinates) {
 
 // Golden: `get_rope_index` of Hugging Face transformers (Qwen2-VL): three tokens of text, an image of 1 x 4 x
 // 4 patches merged by 2, two tokens of text.
-TEST_CASE("an image between text", "[multimodal_positions]") {
+TEST_CASE("an image between text", "[positions][multimodal_positions]") {
   const auto prompt = rope::qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
   CHECK(spelled(prompt.coordinates) == "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(3,3,4)(3,4,3)(3,4,4)(5,5,5)(6,6,6)");
   CHECK(prompt.next == 7);
@@ -58,7 +58,7 @@ TEST_CASE("an image between text", "[multimodal_positions]") {
 
 // Golden: the docstring of `get_rope_index` of Hugging Face transformers: a video of 3 x 2 x 2 tokens, then
 // five of text.
-TEST_CASE("a video before text", "[multimodal_positions]") {
+TEST_CASE("a video before text", "[positions][multimodal_positions]") {
   const auto prompt = rope::qwen_vl_positions({vision_run{3, 2, 2}, text_run{5}});
   CHECK(spelled(prompt.coordinates) ==
         "(0,0,0)(0,0,1)(0,1,0)(0,1,1)(1,0,0)(1,0,1)(1,1,0)(1,1,1)(2,0,0)(2,0,1)(2,1,0)(2,1,1)"
@@ -68,7 +68,7 @@ TEST_CASE("a video before text", "[multimodal_positions]") {
 
 // Golden: the docstring of Qwen2.5-VL in the same place: 25 tokens per second and one frame per second, 3 x 2
 // x 2.
-TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[multimodal_positions]") {
+TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[positions][multimodal_positions]") {
   const auto prompt = rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}});
   CHECK(spelled(prompt.coordinates) ==
         "(0,0,0)(0,0,1)(0,1,0)(0,1,1)(50,0,0)(50,0,1)(50,1,0)(50,1,1)(100,0,0)(100,0,1)(100,1,0)(100,1,1)"
@@ -82,7 +82,8 @@ TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[multimodal_positions
 
 // Golden: `get_rope_index` of Hugging Face transformers since 5.3, followed by hand: what comes after a video
 // starts max(height, width) after it, and generation (`rope_deltas`) one after the largest position of all.
-TEST_CASE("text after a long video starts where transformers or vLLM put it", "[multimodal_positions]") {
+TEST_CASE("text after a long video starts where transformers or vLLM put it",
+          "[positions][multimodal_positions]") {
   using rope::vision_advance;
   const std::vector<prompt_run> runs = {text_run{2}, vision_run{4, 2, 1}, text_run{2}};
   const std::string video = "(0,0,0)(1,1,1)(2,2,2)(2,3,2)(3,2,2)(3,3,2)(4,2,2)(4,3,2)(5,2,2)(5,3,2)";
@@ -110,7 +111,7 @@ TEST_CASE("text after a long video starts where transformers or vLLM put it", "[
   CHECK(rope::qwen_vl_positions({text_run{0}}, -3, vision_advance::past_sides).next == -3);
 }
 
-TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[multimodal_positions]") {
+TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[positions][multimodal_positions]") {
   std::vector<prompt_run> runs = {text_run{1}};
   for (const prompt_run& run : rope::frames_with_timestamps(merged_patches(2, 4, 2, 2, 99), {2, 1}))
     runs.push_back(run);
@@ -122,7 +123,7 @@ TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[multimodal_position
 
 // Golden: Wei et al. 2025, arXiv:2502.05173, worked by hand for two frames of 3 x 2 tokens, two positions
 // apart.
-TEST_CASE("VideoRoPE centres each frame on the diagonal", "[multimodal_positions]") {
+TEST_CASE("VideoRoPE centres each frame on the diagonal", "[positions][multimodal_positions]") {
   const auto prompt = rope::video_rope_positions({text_run{4}, vision_run{2, 3, 2, 2}, text_run{1}});
   CHECK(spelled(prompt.coordinates) ==
         "(0,0,0)(1,1,1)(2,2,2)(3,3,3)"
@@ -138,7 +139,7 @@ TEST_CASE("VideoRoPE centres each frame on the diagonal", "[multimodal_positions
   CHECK(spelled(real.coordinates) == "(10.5,10.5,10.5)(11.25,11.25,11.25)(12.25,12.25,12.25)");
 }
 
-TEST_CASE("a prompt may go on where another ended", "[multimodal_positions]") {
+TEST_CASE("a prompt may go on where another ended", "[positions][multimodal_positions]") {
   const std::vector<prompt_run> first = {text_run{2}, vision_run{1, 2, 5}},
                                 second = {text_run{3}, vision_run{2, 2, 1}};
   std::vector<prompt_run> both = first;
@@ -155,7 +156,7 @@ TEST_CASE("a prompt may go on where another ended", "[multimodal_positions]") {
   CHECK(rope::qwen_vl_positions({}).delta() == 0);
 }
 
-TEST_CASE("generated text decodes with a table of one axis", "[multimodal_positions]") {
+TEST_CASE("generated text decodes with a table of one axis", "[positions][multimodal_positions]") {
   const frequencies schedule(32, 1e6), mixed = rope::on_axes(schedule, rope::contiguous_sections({4, 6, 6}));
   std::vector<prompt_run> runs = {text_run{3}, merged_patches(2, 6, 4, 2), text_run{2}};
   const auto prompt = rope::qwen_vl_positions(runs);
@@ -172,14 +173,15 @@ TEST_CASE("generated text decodes with a table of one axis", "[multimodal_positi
   CHECK(testing::same_bits(whole.data() + tokens * 32, decoded.data() + tokens * 32, 4 * 32));
 }
 
-TEST_CASE("a run without tokens is passed over, however many rows it has", "[multimodal_positions]") {
+TEST_CASE("a run without tokens is passed over, however many rows it has",
+          "[positions][multimodal_positions]") {
   constexpr Index most = std::numeric_limits<Index>::max() / 64;
   const auto prompt = rope::qwen_vl_positions({rope::vision_run{1, most, 0}, rope::text_run{2}}, 7);
   CHECK(prompt.coordinates.rows() == 2);
   CHECK(prompt.next == 9);
 }
 
-TEST_CASE("runs that make no sense are refused", "[multimodal_positions]") {
+TEST_CASE("runs that make no sense are refused", "[positions][multimodal_positions]") {
   const auto refuses = [](const std::vector<prompt_run>& runs, const auto&... parts) {
     return throws_saying<std::invalid_argument>([&] { rope::qwen_vl_positions(runs); },
                                                 "rope::qwen_vl_positions: ", parts...) &&

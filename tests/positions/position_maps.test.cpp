@@ -58,7 +58,7 @@ std::vector<double> turned(std::vector<double> head, const frequency_table<doubl
 }  // namespace
 
 // Golden vector G15: the position tables of vLLM's DualChunkRotaryEmbedding, computed by hand.
-TEST_CASE("dual chunk positions are vLLM's", "[position_maps]") {
+TEST_CASE("dual chunk positions are vLLM's", "[positions][position_maps]") {
   const dual_chunk rule{.chunk_size = 8, .local_size = 2};
   const ids p = {0, 5, 6, 7, 13, 20};
   CHECK(rule.length() == 6);
@@ -71,7 +71,7 @@ TEST_CASE("dual chunk positions are vLLM's", "[position_maps]") {
 }
 
 // Golden vector G15, Self-Extend in integers.
-TEST_CASE("Self-Extend positions are LongLM's", "[position_maps]") {
+TEST_CASE("Self-Extend positions are LongLM's", "[positions][position_maps]") {
   const self_extend rule{.group = 4, .window = 8};
   CHECK(mapped_positions(0, 12, [&](std::int64_t p) { return rule.query(p); }) ==
         ids{6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8});
@@ -81,7 +81,7 @@ TEST_CASE("Self-Extend positions are LongLM's", "[position_maps]") {
   CHECK(mapped_positions(5, 2, [](std::int64_t p) { return 2 * p; }) == ids{10, 12});
 }
 
-TEST_CASE("near keys keep their distance and far ones come closer", "[position_maps]") {
+TEST_CASE("near keys keep their distance and far ones come closer", "[positions][position_maps]") {
   for (const std::int64_t window : {1, 2, 5, 8, 16})
     for (const std::int64_t group : {1, 2, 3, 8}) {
       const self_extend rule{group, window};
@@ -112,7 +112,7 @@ TEST_CASE("near keys keep their distance and far ones come closer", "[position_m
   CHECK(self_extend{8, 1024}.distance(16383, 0) == 16383 / 8 + 1024 - 128);
 }
 
-TEST_CASE("dual chunk keeps local distances and exceeds no chunk", "[position_maps]") {
+TEST_CASE("dual chunk keeps local distances and exceeds no chunk", "[positions][position_maps]") {
   for (const std::int64_t chunk : {2, 3, 8, 13})
     for (std::int64_t local = 1; local < chunk; ++local) {
       const dual_chunk rule{chunk, local};
@@ -137,7 +137,7 @@ TEST_CASE("dual chunk keeps local distances and exceeds no chunk", "[position_ma
     }
 }
 
-TEST_CASE("both ways to rotate under a rule give the score of its distance", "[position_maps]") {
+TEST_CASE("both ways to rotate under a rule give the score of its distance", "[positions][position_maps]") {
   const Index head_dim = 12;
   const frequencies schedule(head_dim, 100.0);
   const frequency_table<double> table(schedule, 300);
@@ -175,7 +175,7 @@ TEST_CASE("both ways to rotate under a rule give the score of its distance", "[p
 }
 
 // Decoding: the cache holds unrotated keys; every step rotates a copy of them at the ids of its query.
-TEST_CASE("decoding under a rule attends at its distances", "[position_maps]") {
+TEST_CASE("decoding under a rule attends at its distances", "[positions][position_maps]") {
   const Index tokens = 40, heads = 4, kv_heads = 2, head_dim = 8;
   const frequencies schedule(head_dim, 50.0);
   const frequency_table<double> table(schedule, tokens);
@@ -224,7 +224,7 @@ TEST_CASE("decoding under a rule attends at its distances", "[position_maps]") {
   CHECK(check(dual_chunk{.chunk_size = 10, .local_size = 3}) <= bound);
 }
 
-TEST_CASE("maps of the last positions are exact or refused", "[position_maps]") {
+TEST_CASE("maps of the last positions are exact or refused", "[positions][position_maps]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(self_extend{1, most}.query(most) == most);
   CHECK(self_extend{1, most}.distance(most, 0) == most);
@@ -246,7 +246,7 @@ TEST_CASE("maps of the last positions are exact or refused", "[position_maps]") 
                                          "rope::key_positions", "got 9223372036854775806 - -2"));
 }
 
-TEST_CASE("rules and ranges that make no sense are refused", "[position_maps]") {
+TEST_CASE("rules and ranges that make no sense are refused", "[positions][position_maps]") {
   for (const auto& [group, window] :
        {std::pair<std::int64_t, std::int64_t>{0, 4}, {-1, 4}, {4, 0}, {4, -3}}) {
     const self_extend rule{group, window};

@@ -80,7 +80,7 @@ bool is_outside(const P& positions, std::int64_t named, Index batch = B) {
 
 }  // namespace
 
-TEST_CASE("positions are integers and lists of integers") {
+TEST_CASE("positions are integers and lists of integers", "[positions]") {
   STATIC_REQUIRE(position_form<int>);
   STATIC_REQUIRE(position_form<std::uint8_t>);
   STATIC_REQUIRE(position_form<std::uint64_t>);
@@ -93,7 +93,7 @@ TEST_CASE("positions are integers and lists of integers") {
   STATIC_REQUIRE(position_form<rope::segments<std::int64_t>>);
 }
 
-TEST_CASE("floats, bools and scattered lists are not positions") {
+TEST_CASE("floats, bools and scattered lists are not positions", "[positions]") {
   STATIC_REQUIRE_FALSE(position_form<float>);
   STATIC_REQUIRE_FALSE(position_form<double>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::half>);
@@ -106,7 +106,7 @@ TEST_CASE("floats, bools and scattered lists are not positions") {
   STATIC_REQUIRE_FALSE(position_form<const char*>);
 }
 
-TEST_CASE("token t of every row is at start plus t") {
+TEST_CASE("token t of every row is at start plus t", "[positions]") {
   CAPTURE(seed);
   for (const std::int64_t start : {-50, -2, 0, 1, 200, 296}) {
     CAPTURE(start);
@@ -119,14 +119,14 @@ TEST_CASE("token t of every row is at start plus t") {
   CHECK(same_bits(rotated<rope::half_split>(std::uint64_t{200}), rotated<rope::half_split>(200)));
 }
 
-TEST_CASE("positions start at 0 unless told otherwise") {
+TEST_CASE("positions start at 0 unless told otherwise", "[positions]") {
   std::vector<float> x = testing::random_channels<float>(B * L * H * D, seed);
   rope::rotate<rope::half_split>(rope::bshd(x.data(), B, L, H, D), table());
   CHECK(same_bits(x, rotated<rope::half_split>(0)));
 }
 
-TEMPLATE_TEST_CASE("ids of any integer type give the same bits", "", std::int8_t, std::uint8_t, std::int16_t,
-                   std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
+TEMPLATE_TEST_CASE("ids of any integer type give the same bits", "[positions]", std::int8_t, std::uint8_t,
+                   std::int16_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
   CAPTURE(seed);
   const std::vector<std::int64_t> shared = {7, 3, 120, 3};
   const std::vector<std::int64_t> per_row = {7, 3, 120, 3, 0, 1, 2, 3, 9, 9, 9, 100};
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("ids of any integer type give the same bits", "", std::int8_t
                   })));
 }
 
-TEST_CASE("ids in any contiguous container give the same bits") {
+TEST_CASE("ids in any contiguous container give the same bits", "[positions]") {
   CAPTURE(seed);
   const std::vector<int> ids = {-50, 299, 0, 7};
   const auto expected_bits =
@@ -155,7 +155,7 @@ TEST_CASE("ids in any contiguous container give the same bits") {
   CHECK(same_bits(rotated<rope::interleaved>(Eigen::Map<const Eigen::Array4i>(ids.data())), expected_bits));
 }
 
-TEST_CASE("start, ids, ids per row, row starts and segments agree on the same positions") {
+TEST_CASE("start, ids, ids per row, row starts and segments agree on the same positions", "[positions]") {
   CAPTURE(seed);
   const std::vector<int> ids = {6, 7, 8, 9}, row_ids = {6, 7, 8, 9, 6, 7, 8, 9, 6, 7, 8, 9},
                          starts = {6, 6, 6};
@@ -170,7 +170,7 @@ TEST_CASE("start, ids, ids per row, row starts and segments agree on the same po
   CHECK(same_bits(rotated<rope::half_split>(rope::segments{offsets}, 1), rotated<rope::half_split>(0, 1)));
 }
 
-TEST_CASE("each row begins at its own start") {
+TEST_CASE("each row begins at its own start", "[positions]") {
   CAPTURE(seed);
   const std::vector<std::int64_t> starts = {17, -50, 296};
   const auto position_of = [&](Index b, Index t) { return starts[static_cast<std::size_t>(b)] + t; };
@@ -183,7 +183,7 @@ TEST_CASE("each row begins at its own start") {
   CHECK(same_bits(rotated<rope::interleaved>(rope::row_starts<std::uint8_t>{small}, B, 0), {}));
 }
 
-TEST_CASE("each segment of a ragged batch counts from its own start") {
+TEST_CASE("each segment of a ragged batch counts from its own start", "[positions]") {
   CAPTURE(seed);
   const std::vector<std::int32_t> offsets = {0, 0, 3, 4, 4, 9, 9}, starts = {1, 20, -7, 5000, 250, -9000};
   const std::vector<Index> from_zero = {0, 1, 2, 0, 0, 1, 2, 3, 4},
@@ -198,7 +198,7 @@ TEST_CASE("each segment of a ragged batch counts from its own start") {
   CHECK(same_bits(rotated<rope::half_split>(rope::segments{none}, 1, 0), {}));
 }
 
-TEST_CASE("a start outside of the table is refused") {
+TEST_CASE("a start outside of the table is refused", "[positions]") {
   for (const std::int64_t start : {std::int64_t{-51}, int64_min, int64_min + 1})
     CHECK(is_outside(start, start));
   CHECK(is_outside(297, 300));
@@ -209,7 +209,7 @@ TEST_CASE("a start outside of the table is refused") {
   CHECK(is_outside(std::uint64_t{1} << 63, int64_max));
 }
 
-TEST_CASE("one id outside of the table is refused") {
+TEST_CASE("one id outside of the table is refused", "[positions]") {
   for (const std::int64_t bad : {std::int64_t{-51}, std::int64_t{300}, int64_min, int64_max})
     for (std::size_t at = 0; at < static_cast<std::size_t>(B * L); ++at) {
       std::vector<std::int64_t> ids(static_cast<std::size_t>(B * L), 3);
@@ -220,20 +220,20 @@ TEST_CASE("one id outside of the table is refused") {
   CHECK(is_outside(std::array<std::uint64_t, 4>{0, 1, uint64_max - 49, 2}, int64_max));
 }
 
-TEST_CASE("ids of another length than tokens or batch times tokens are refused") {
+TEST_CASE("ids of another length than tokens or batch times tokens are refused", "[positions]") {
   for (const std::size_t length : {0u, 1u, 3u, 5u, 8u, 11u, 13u, 24u})
     CHECK(refuses<std::invalid_argument>(
         std::vector<int>(length), B, L,
         "ids must be [tokens] = 4 or [batch * tokens] = 12, got " + std::to_string(length)));
 }
 
-TEST_CASE("one row has one length of ids, and the error says it once") {
+TEST_CASE("one row has one length of ids, and the error says it once", "[positions]") {
   CHECK(refuses<std::invalid_argument>(std::vector<int>(3), 1, L, "ids must be [tokens] = 4, got 3"));
   CHECK(refuses<std::invalid_argument>(std::vector<int>(1), 0, L,
                                        "ids must be [tokens] = 4 or [batch * tokens] = 0, got 1"));
 }
 
-TEST_CASE("a start that leads out of the table is shown with the positions it leads to") {
+TEST_CASE("a start that leads out of the table is shown with the positions it leads to", "[positions]") {
   CHECK(refuses<std::out_of_range>(298, B, L,
                                    "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
                                    "(start 298, 4 tokens)"));
@@ -252,7 +252,7 @@ TEST_CASE("a start that leads out of the table is shown with the positions it le
   CHECK(said == "rope::rotate: position 7 is outside the table's [0, 5)");
 }
 
-TEST_CASE("row starts are refused if their number is wrong or a row leaves the table") {
+TEST_CASE("row starts are refused if their number is wrong or a row leaves the table", "[positions]") {
   for (const std::size_t length : {0u, 1u, 2u, 4u, 12u}) {
     const std::vector<int> starts(length);
     CHECK(refuses<std::invalid_argument>(rope::row_starts{starts}, B, L,
@@ -273,7 +273,7 @@ TEST_CASE("row starts are refused if their number is wrong or a row leaves the t
   CHECK(is_outside(rope::row_starts{huge}, int64_max));
 }
 
-TEST_CASE("segments that do not cover the tokens are refused") {
+TEST_CASE("segments that do not cover the tokens are refused", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{}, list{0}, list{4}, list{1, 4}, list{0, 3}, list{0, 5}, list{-1, 4},
                               list{0, int64_max}, list{int64_min, 4}})
@@ -281,7 +281,7 @@ TEST_CASE("segments that do not cover the tokens are refused") {
                                          "segment offsets must begin with 0 and end with tokens = 4"));
 }
 
-TEST_CASE("segments that go backwards are refused") {
+TEST_CASE("segments that go backwards are refused", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4},
                               list{0, std::int64_t{1} << 32, 4}, list{0, int64_max, int64_min, 4}})
@@ -289,7 +289,8 @@ TEST_CASE("segments that go backwards are refused") {
   CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 3 before 2"));
 }
 
-TEST_CASE("segment starts are refused if their number is wrong or a segment leaves the table") {
+TEST_CASE("segment starts are refused if their number is wrong or a segment leaves the table",
+          "[positions]") {
   const std::vector<int> offsets = {0, 1, 4};
   for (const std::vector<int>& starts : {std::vector<int>{1}, {1, 2, 3}})
     CHECK(refuses<std::invalid_argument>(rope::segments<int>{offsets, starts}, 1, L,

@@ -42,7 +42,7 @@ std::string spelled(const integer_coordinates& coordinates) {
 }  // namespace
 
 // Golden: `rot_pos_emb` of Hugging Face transformers (Qwen2-VL) for a grid of 4 x 4 patches, merge 2.
-TEST_CASE("patches that are merged lie together", "[token_order]") {
+TEST_CASE("patches that are merged lie together", "[positions][token_order]") {
   const ids order = rope::spatial_merge_order(1, 4, 4, 2);
   const auto patches = rope::rows_in_order(rope::grid_positions({4, 4}), order);
   CHECK(spelled(patches) ==
@@ -58,7 +58,7 @@ TEST_CASE("patches that are merged lie together", "[token_order]") {
         "(0,0)(0,1)(1,0)(1,1)");
 }
 
-TEST_CASE("prefix tokens keep their bits", "[token_order]") {
+TEST_CASE("prefix tokens keep their bits", "[positions][token_order]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const Index registers = 5, last = 1, patches = 6, heads = 2, tokens = registers + patches + last;
   const auto grid = rope::grid_positions({2, 3}, {1, 1});
@@ -76,7 +76,7 @@ TEST_CASE("prefix tokens keep their bits", "[token_order]") {
   CHECK(same_bits(window.data(), memory.data() + registers * heads * 16, patches * heads * 16));
 }
 
-TEST_CASE("images laid end to end restart at their own origin", "[token_order]") {
+TEST_CASE("images laid end to end restart at their own origin", "[positions][token_order]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const Index heads = 3;
   const std::vector<integer_coordinates> images = {rope::grid_positions({2, 3}), rope::grid_positions({4, 1}),
@@ -108,7 +108,7 @@ TEST_CASE("images laid end to end restart at their own origin", "[token_order]")
 }
 
 // Golden: NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`, 16 tokens on 4 ranks.
-TEST_CASE("a rank of context parallelism holds a chunk and its mirror image", "[token_order]") {
+TEST_CASE("a rank of context parallelism holds a chunk and its mirror image", "[positions][token_order]") {
   CHECK(rope::context_parallel_ids(16, 4, 0) == ids{0, 1, 14, 15});
   CHECK(rope::context_parallel_ids(16, 4, 1) == ids{2, 3, 12, 13});
   CHECK(rope::context_parallel_ids(16, 4, 2) == ids{4, 5, 10, 11});
@@ -117,7 +117,7 @@ TEST_CASE("a rank of context parallelism holds a chunk and its mirror image", "[
   CHECK(rope::context_parallel_ids(0, 3, 1).empty());
 }
 
-TEST_CASE("what the ranks rotate is what one device rotates", "[token_order]") {
+TEST_CASE("what the ranks rotate is what one device rotates", "[positions][token_order]") {
   const frequency_table<float> table(frequencies(32), 24);
   const std::vector<float> before = testing::random_channels<float>(24 * 32, 43);
   std::vector<float> whole = before;
@@ -134,7 +134,7 @@ TEST_CASE("what the ranks rotate is what one device rotates", "[token_order]") {
   }
 }
 
-TEST_CASE("orders of more tokens than an index counts are refused", "[token_order]") {
+TEST_CASE("orders of more tokens than an index counts are refused", "[positions][token_order]") {
   constexpr Index most = std::numeric_limits<Index>::max();
   CHECK(rope::spatial_merge_order(most, most, 0, 1).empty());
   CHECK(throws_saying<std::length_error>([] { rope::spatial_merge_order(most, 2, 2, 2); },
@@ -152,7 +152,7 @@ TEST_CASE("orders of more tokens than an index counts are refused", "[token_orde
       "rope::stacked"));
 }
 
-TEST_CASE("orders that do not fit are refused", "[token_order]") {
+TEST_CASE("orders that do not fit are refused", "[positions][token_order]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

@@ -187,7 +187,7 @@ void for_each_problem(Check check) {
 
 // Golden vector G27: half_split, x = 1..8, base 10000, position 3, gradient 0.1
 // .. 0.8, evaluated in double by a script that shares no code with this library; printed with 9 digits.
-TEST_CASE("the gradients of a head of 8 have the published values") {
+TEST_CASE("the gradients of a head of 8 have the published values", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(8), 5);
   std::vector<double> x = {1, 2, 3, 4, 5, 6, 7, 8}, g = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8};
   const auto heads = rope::thd(x.data(), 1, 1, 8), gradient = rope::thd(g.data(), 1, 1, 8);
@@ -220,7 +220,7 @@ TEST_CASE("the gradients of a head of 8 have the published values") {
 }
 
 TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads turns back and keeps the attention_factor",
-                        "", testing::all_types) {
+                        "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const std::uint32_t seed = testing::seed();
@@ -266,7 +266,7 @@ TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads turns back and k
     }
 }
 
-TEST_CASE("the gradient with respect to the heads is the derivative of the rotation") {
+TEST_CASE("the gradient with respect to the heads is the derivative of the rotation", "[rotation]") {
   const std::uint32_t seed = testing::seed();
   CAPTURE(seed);
   for_each_problem([&](bool halves, Index axes) {
@@ -289,8 +289,8 @@ TEST_CASE("the gradient with respect to the heads is the derivative of the rotat
 }
 
 TEMPLATE_TEST_CASE(
-    "the gradients with respect to angles, frequencies and coordinates are derivatives, on both sides", "",
-    float, double, Eigen::half, Eigen::bfloat16) {
+    "the gradients with respect to angles, frequencies and coordinates are derivatives, on both sides",
+    "[rotation]", float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   using S = rope::detail::arithmetic<T>;
   const std::uint32_t seed = testing::seed();
@@ -348,8 +348,8 @@ TEMPLATE_TEST_CASE(
   });
 }
 
-TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a derivative", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a derivative", "[rotation]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = testing::seed();
   CAPTURE(seed);
@@ -380,7 +380,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a der
   });
 }
 
-TEST_CASE("positions of every form weigh the frequencies") {
+TEST_CASE("positions of every form weigh the frequencies", "[rotation]") {
   testing::random numbers(testing::seed());
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 6;
   const rope::frequency_table<double> table(rope::frequencies(6), -5, 40);
@@ -417,7 +417,7 @@ TEST_CASE("positions of every form weigh the frequencies") {
   for (Index i = 0; i < 3; ++i) CHECK_THAT(got(i, 0), testing::WithinRel(expected(i), 64 * 0x1p-53));
 }
 
-TEST_CASE("gradients have the same bits on any number of threads") {
+TEST_CASE("gradients have the same bits on any number of threads", "[rotation]") {
   const Index batch = 3, tokens = 137, heads = 8, head_dim = 64;
   const auto x = testing::random_channels<float>(batch * tokens * heads * head_dim, testing::seed()),
              d_x = testing::random_channels<float>(batch * tokens * heads * head_dim, testing::seed() + 1);
@@ -443,7 +443,7 @@ TEST_CASE("gradients have the same bits on any number of threads") {
   }
 }
 
-TEST_CASE("entries that were given have a gradient, their frequencies and positions do not") {
+TEST_CASE("entries that were given have a gradient, their frequencies and positions do not", "[rotation]") {
   testing::random numbers(testing::seed());
   Eigen::ArrayXXd angles(3, 4);
   for (Index n = 0; n < angles.size(); ++n) angles(n) = numbers.scaled(-2, 1);
@@ -476,7 +476,7 @@ TEST_CASE("entries that were given have a gradient, their frequencies and positi
       "rope::coordinate_gradient: ", "given entries"));
 }
 
-TEST_CASE("no token gives gradients of zero") {
+TEST_CASE("no token gives gradients of zero", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 5);
   float* none = nullptr;
   for (const auto& x :
@@ -489,7 +489,7 @@ TEST_CASE("no token gives gradients of zero") {
   }
 }
 
-TEST_CASE("a gradient that does not fit is refused by name, before anything is written") {
+TEST_CASE("a gradient that does not fit is refused by name, before anything is written", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 5);
   guarded_memory<float> a(200), b(200);
   const auto x = rope::bshd(a.data(), 1, 2, 3, 8), longer = rope::bshd(a.data(), 1, 6, 3, 8),

@@ -47,7 +47,7 @@ std::vector<int> uses_of_channels(Index pairs) {
 
 // Golden: the two pictures of layout.hpp, which are those of `rotate_every_two` and `rotate_half` in Hugging
 // Face transformers (gptj and llama).
-TEST_CASE("interleaved pairs neighbours and half_split pairs the halves", "[layout]") {
+TEST_CASE("interleaved pairs neighbours and half_split pairs the halves", "[rotation][layout]") {
   constexpr Index pairs = 4;
   const std::array<std::array<Index, 2>, 4> neighbours = {{{0, 1}, {2, 3}, {4, 5}, {6, 7}}};
   const std::array<std::array<Index, 2>, 4> halves = {{{0, 4}, {1, 5}, {2, 6}, {3, 7}}};
@@ -61,15 +61,15 @@ TEST_CASE("interleaved pairs neighbours and half_split pairs the halves", "[layo
   }
 }
 
-TEMPLATE_TEST_CASE("a layout names every channel once", "[layout]", rope::interleaved, rope::half_split,
-                   mirrored) {
+TEMPLATE_TEST_CASE("a layout names every channel once", "[rotation][layout]", rope::interleaved,
+                   rope::half_split, mirrored) {
   for (Index pairs = 1; pairs <= 128; ++pairs) {
     CAPTURE(pairs);
     REQUIRE(uses_of_channels<TestType>(pairs) == std::vector<int>(static_cast<std::size_t>(2 * pairs), 1));
   }
 }
 
-TEST_CASE("the layouts are those of the reference", "[layout]") {
+TEST_CASE("the layouts are those of the reference", "[rotation][layout]") {
   for (std::size_t pairs = 1; pairs <= 128; ++pairs)
     for (std::size_t i = 0; i < pairs; ++i) {
       const auto n = static_cast<Index>(i), count = static_cast<Index>(pairs);
@@ -83,12 +83,12 @@ TEST_CASE("the layouts are those of the reference", "[layout]") {
     }
 }
 
-TEST_CASE("a head of two channels is one pair in either layout", "[layout]") {
+TEST_CASE("a head of two channels is one pair in either layout", "[rotation][layout]") {
   STATIC_REQUIRE(rope::interleaved::first(0, 1) == rope::half_split::first(0, 1));
   STATIC_REQUIRE(rope::interleaved::second(0, 1) == rope::half_split::second(0, 1));
 }
 
-TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[layout]") {
+TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[rotation][layout]") {
   STATIC_REQUIRE(rope::pair_layout<rope::interleaved>);
   STATIC_REQUIRE(rope::pair_layout<rope::half_split>);
   STATIC_REQUIRE(rope::pair_layout<mirrored>);
@@ -99,6 +99,6 @@ TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[lay
   STATIC_REQUIRE_FALSE(rope::pair_layout<int>);
 }
 
-TEST_CASE("a layout that was not named is none", "[layout]") {
+TEST_CASE("a layout that was not named is none", "[rotation][layout]") {
   STATIC_REQUIRE_FALSE(rope::pair_layout<rope::detail::unnamed_layout>);
 }

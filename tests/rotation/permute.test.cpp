@@ -34,7 +34,8 @@ struct outside {
 }  // namespace
 
 // Golden: `permute` of llama.cpp's converter, reshape(heads, 2, head_dim / 2, cols).swapaxes(1, 2).
-TEST_CASE("permute_rows from half_split to interleaved is what the GGUF converter does", "[permute]") {
+TEST_CASE("permute_rows from half_split to interleaved is what the GGUF converter does",
+          "[rotation][permute]") {
   const Index heads = 3, head_dim = 8, half = head_dim / 2;
   const matrix before = matrix::Random(heads * head_dim, 5);
   matrix after = before;
@@ -45,7 +46,7 @@ TEST_CASE("permute_rows from half_split to interleaved is what the GGUF converte
         CHECK(after.row(h * head_dim + 2 * i + j) == before.row(h * head_dim + j * half + i));
 }
 
-TEST_CASE("rows of a window move within it and the other rows stay", "[permute]") {
+TEST_CASE("rows of a window move within it and the other rows stay", "[rotation][permute]") {
   Eigen::VectorXi rows(16);
   std::iota(rows.begin(), rows.end(), 0);
   const auto permuted = [&](Index heads, Index rotary_dim, Index first) {
@@ -60,8 +61,8 @@ TEST_CASE("rows of a window move within it and the other rows stay", "[permute]"
   CHECK(permuted(1, 6, 10) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 11, 13, 15});
 }
 
-TEMPLATE_TEST_CASE("the same call with the layouts swapped brings every bit back", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("the same call with the layouts swapped brings every bit back", "[rotation]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   using array = Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic>;
   std::vector<TestType> memory(24 * 5);
   testing::fill_with_nan(memory);
@@ -81,7 +82,7 @@ TEMPLATE_TEST_CASE("the same call with the layouts swapped brings every bit back
   CHECK(testing::same_bits(memory, before));
 }
 
-TEST_CASE("any writable matrix of any order, scalar and stride can be permuted", "[permute]") {
+TEST_CASE("any writable matrix of any order, scalar and stride can be permuted", "[rotation][permute]") {
   using row_major = Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::MatrixXi before = Eigen::MatrixXi::Random(16, 4);
   Eigen::MatrixXi expected = before;
@@ -112,7 +113,7 @@ TEST_CASE("any writable matrix of any order, scalar and stride can be permuted",
   CHECK(fixed == expected.col(0));
 }
 
-TEMPLATE_LIST_TEST_CASE("permuted activations rotate to the permuted result, bit for bit", "",
+TEMPLATE_LIST_TEST_CASE("permuted activations rotate to the permuted result, bit for bit", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
   const frequency_table<typename TestType::entry> table(frequencies(12, 1e4), 4);
@@ -130,13 +131,13 @@ TEMPLATE_LIST_TEST_CASE("permuted activations rotate to the permuted result, bit
   }
 }
 
-TEST_CASE("permute_channels without a rotary_dim takes the whole head", "[permute]") {
+TEST_CASE("permute_channels without a rotary_dim takes the whole head", "[rotation][permute]") {
   std::vector<double> x = {0, 1, 2, 3, 4, 5};
   permute_channels<half_split, interleaved>(thd(x.data(), 1, 1, 6));
   CHECK(x == std::vector<double>{0, 3, 1, 4, 2, 5});
 }
 
-TEST_CASE("heads and windows that do not fit are refused and nothing is moved", "[permute]") {
+TEST_CASE("heads and windows that do not fit are refused and nothing is moved", "[rotation][permute]") {
   const matrix before = matrix::Random(24, 3);
   matrix x = before;
   const auto says = [&](const char* text, Index heads, Index rotary_dim = 0, Index first = 0) {
@@ -169,7 +170,7 @@ TEST_CASE("heads and windows that do not fit are refused and nothing is moved", 
   CHECK(heads == heads_before);
 }
 
-TEST_CASE("a layout that names a channel twice or one outside is refused", "[permute]") {
+TEST_CASE("a layout that names a channel twice or one outside is refused", "[rotation][permute]") {
   std::vector<double> x = {0, 1, 2, 3, 4, 5};
   const std::vector<double> before = x;
   const auto view = thd(x.data(), 1, 1, 6);

@@ -55,7 +55,7 @@ std::array<testing::wide, 2> exact(testing::wide x, testing::wide position, doub
 
 }  // namespace
 
-TEST_CASE("softplus keeps its digits from one end of double to the other", "[pope]") {
+TEST_CASE("softplus keeps its digits from one end of double to the other", "[rotation][pope]") {
   testing::random numbers(testing::seed());
   testing::wide worst = 0;
   for (int n = 0; n < 20000; ++n) {
@@ -71,7 +71,7 @@ TEST_CASE("softplus keeps its digits from one end of double to the other", "[pop
   CHECK(softplus(-40.0) == testing::exp(-40.0));
 }
 
-TEST_CASE("pope frequencies are one per channel", "[pope]") {
+TEST_CASE("pope frequencies are one per channel", "[rotation][pope]") {
   const frequencies schedule = pope_frequencies(6, 500.0);
   REQUIRE(schedule.pairs() == 6);
   for (Index i = 0; i < 6; ++i) {
@@ -81,7 +81,7 @@ TEST_CASE("pope frequencies are one per channel", "[pope]") {
 }
 
 // Golden vector G18: PoPE-pytorch ee11cab in fp64, printed with 7 digits.
-TEST_CASE("PoPE-pytorch's example gives its values", "[pope]") {
+TEST_CASE("PoPE-pytorch's example gives its values", "[rotation][pope]") {
   const std::vector<double> q = {0.5, -1, 2, 0}, k = {1, 0.25, -0.5, 3};
   const frequency_table<double> table(pope_frequencies(4), 6);
   std::vector<double> pope_q(8), pope_k(8);
@@ -116,7 +116,7 @@ TEST_CASE("PoPE-pytorch's example gives its values", "[pope]") {
   }
 }
 
-TEST_CASE("a pope channel is its softplus at the phase of its position and head", "[pope]") {
+TEST_CASE("a pope channel is its softplus at the phase of its position and head", "[rotation][pope]") {
   const Index batch = 2, tokens = 3, heads = 2, pairs = 5, head_dim = 8, wide = head_dim + pairs;
   const matrix bias = random_bias(heads, pairs);
   const pope_bias phases(bias);
@@ -170,7 +170,7 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
   });
 }
 
-TEST_CASE("a pope score depends on the distance and the bias alone", "[pope]") {
+TEST_CASE("a pope score depends on the distance and the bias alone", "[rotation][pope]") {
   const Index n = 16;
   const frequencies schedule = pope_frequencies(n);
   const frequency_table<double> table(schedule, -100, 5000);
@@ -199,7 +199,7 @@ TEST_CASE("a pope score depends on the distance and the bias alone", "[pope]") {
   }
 }
 
-TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[pope]") {
+TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[rotation][pope]") {
   constexpr double turn = 2 * 3.14159265358979323846;
   const pope_bias outside(Eigen::Array<double, 1, 4>(0.5, -100, -turn, -1)),
       inside(Eigen::Array<double, 1, 4>(0, -turn, -turn, -1));
@@ -212,7 +212,7 @@ TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[pope]")
 }
 
 // AxialPoPE of PoPE-pytorch: axial_dims (2, 3) and the grid (2, 2) in reversed coordinates, x before y.
-TEST_CASE("axial PoPE is a table of two axes", "[pope]") {
+TEST_CASE("axial PoPE is a table of two axes", "[rotation][pope]") {
   matrix inv_freq = matrix::Zero(5, 2);
   for (Index i = 0; i < 2; ++i) inv_freq(i, 0) = testing::pow(1e4, -static_cast<double>(i) / 2);
   for (Index i = 0; i < 3; ++i) inv_freq(2 + i, 1) = testing::pow(1e4, -static_cast<double>(i) / 3);
@@ -233,7 +233,7 @@ TEST_CASE("axial PoPE is a table of two axes", "[pope]") {
 }
 
 // What a decoder does: keys in the cache are pope, values as they are, and the scale stays that of head_dim.
-TEST_CASE("attention of pope queries and keys follows the formula", "[pope]") {
+TEST_CASE("attention of pope queries and keys follows the formula", "[rotation][pope]") {
   const Index tokens = 9, heads = 4, kv_heads = 2, n = 6, value_dim = 3;
   const matrix bias = random_bias(kv_heads, n);
   const frequencies schedule = pope_frequencies(n);
@@ -288,7 +288,7 @@ TEST_CASE("attention of pope queries and keys follows the formula", "[pope]") {
   CHECK(check() <= bound);
 }
 
-TEST_CASE("pope gives the same bits on two threads", "[pope]") {
+TEST_CASE("pope gives the same bits on two threads", "[rotation][pope]") {
   const Index tokens = 1024, heads = 8, n = 64;
   const frequency_table table(pope_frequencies(n), tokens);
   const std::vector<float> x = testing::random_channels<float>(tokens * heads * n, testing::seed());
@@ -299,7 +299,7 @@ TEST_CASE("pope gives the same bits on two threads", "[pope]") {
   CHECK(testing::same_bits(one, two));
 }
 
-TEST_CASE("pope refuses what does not fit before it writes", "[pope]") {
+TEST_CASE("pope refuses what does not fit before it writes", "[rotation][pope]") {
   const frequency_table table(pope_frequencies(4), 10);
   std::vector<float> x(2 * 3 * 6, 1.0f), out(2 * 3 * 10);
   testing::fill_with_nan(out);

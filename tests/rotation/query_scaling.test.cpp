@@ -22,7 +22,7 @@ using testing::throws_saying;
 }  // namespace
 
 // Golden vector G30: transformers' Llama4TextAttention and Qwen's logn list, in fp64.
-TEST_CASE("the rules are the published ones", "[query_scaling]") {
+TEST_CASE("the rules are the published ones", "[rotation][query_scaling]") {
   const llama4_query_scaling llama;
   CHECK(llama(0) == 1.0);
   CHECK(llama(8190) == 1.0);
@@ -40,7 +40,7 @@ TEST_CASE("the rules are the published ones", "[query_scaling]") {
   CHECK_THAT(log_n(4096 * 4096LL - 1), testing::WithinAbs(2.0, 1e-15));
 }
 
-TEST_CASE("every head of a token is scaled by the factor of its position", "[query_scaling]") {
+TEST_CASE("every head of a token is scaled by the factor of its position", "[rotation][query_scaling]") {
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 5;
   const auto rule = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };
   const auto check = [&](auto number, const auto& positions, auto position_of) {
@@ -76,7 +76,7 @@ TEST_CASE("every head of a token is scaled by the factor of its position", "[que
   all(Eigen::bfloat16{});
 }
 
-TEST_CASE("a factor of one changes no bit", "[query_scaling]") {
+TEST_CASE("a factor of one changes no bit", "[rotation][query_scaling]") {
   std::vector<float> q(2 * 4);
   testing::fill_with_nan(q);
   const std::vector<float> before = q;
@@ -84,7 +84,7 @@ TEST_CASE("a factor of one changes no bit", "[query_scaling]") {
   CHECK(testing::same_bits(q, before));
 }
 
-TEST_CASE("positions that no table holds have no factor", "[query_scaling]") {
+TEST_CASE("positions that no table holds have no factor", "[rotation][query_scaling]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   std::vector<float> q(3 * 4, 1.0f);
   const auto view = thd(q.data(), 3, 1, 4);
@@ -101,7 +101,7 @@ TEST_CASE("positions that no table holds have no factor", "[query_scaling]") {
   CHECK(testing::same_bits(q, std::vector<float>(12, 2.0f)));
 }
 
-TEST_CASE("a rule that makes no sense is refused before it is applied", "[query_scaling]") {
+TEST_CASE("a rule that makes no sense is refused before it is applied", "[rotation][query_scaling]") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<float> q(3 * 4, 1.0f);
   const std::vector<float> before = q;

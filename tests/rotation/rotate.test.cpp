@@ -81,7 +81,7 @@ struct one_channel_twice {
 
 // tests/rotation/rotate.test.cpp, golden vector G4: x = 1..8, base 10000, evaluated in double from equation 34
 // and from `rotate_half` by a script that shares no code with this library; printed with 9 digits.
-TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const auto agrees = [](const std::vector<T>& got, const std::vector<double>& head, double factor) {
@@ -163,7 +163,7 @@ TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "", testing
   }
 }
 
-TEST_CASE("a position in a range of positions gives the golden head of that position") {
+TEST_CASE("a position in a range of positions gives the golden head of that position", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(8), -2, 101);
   const std::vector<double> at_100 = {1.87505015,  1.2182721,  -0.341130144, -4.98834945,
                                       -2.34731438, 7.44916876, 6.16636182,   8.65886724};
@@ -179,7 +179,7 @@ TEST_CASE("a position in a range of positions gives the golden head of that posi
 // Golden vector G22: onnxruntime/test/contrib_ops/rotary_embedding_op_test.cc. Input, cos and sin have 4
 // decimals there, so a channel below 2 is off by 2e-4 at most: 2 * 0.5e-4 of the input, 2 * 0.5e-4 * |x| of
 // cos and sin, and 0.5e-4 of the output.
-TEST_CASE("ONNX Runtime's interleaved case gives its values") {
+TEST_CASE("ONNX Runtime's interleaved case gives its values", "[rotation]") {
   constexpr double decimals = 3.5e-4;
   std::vector<float> x = {-1.0408f, 0.9166f, -1.3042f, -1.1097f, -0.1320f, -0.2751f, -0.2350f, 0.0937f,
                           -1.2188f, 1.1676f, -1.0574f, -0.1188f, -0.7396f, -1.2425f, -0.1752f, 0.6990f,
@@ -196,7 +196,7 @@ TEST_CASE("ONNX Runtime's interleaved case gives its values") {
   }
 }
 
-TEST_CASE("ONNX Runtime's half_split case gives its values") {
+TEST_CASE("ONNX Runtime's half_split case gives its values", "[rotation]") {
   constexpr double decimals = 3.5e-4;
   std::vector<float> x = {-1.0408f, 0.9166f,  -1.3042f, -1.1097f, -1.2188f, 1.1676f,  1.0076f,  -0.7529f,
                           -0.2250f, -0.4327f, -1.5071f, -0.4586f, -0.8663f, -0.2656f, 0.1665f,  0.7911f,
@@ -215,7 +215,7 @@ TEST_CASE("ONNX Runtime's half_split case gives its values") {
   }
 }
 
-TEST_CASE("ONNX Runtime's partial case gives its values") {
+TEST_CASE("ONNX Runtime's partial case gives its values", "[rotation]") {
   std::vector<float> x = {1.0076f, -0.7529f, -0.2250f, -0.4327f, -1.5071f, -0.4586f};
   const std::vector<float> expected = {1.0076f, -0.0427f, -0.2250f, -0.8673f, -1.5071f, -0.4586f};
   const rope::frequency_table<float> table(rope::frequencies::custom(Eigen::Array2d(0, 1)), 2);
@@ -226,7 +226,7 @@ TEST_CASE("ONNX Runtime's partial case gives its values") {
 
 // Golden vector G24: CTranslate2 tests/layers_test.cc, RotaryEmbedding. Computed there from float tables: its
 // bound is one of our rotations for the rotation, and one for its angles (positions 2 and 3, rounded once).
-TEST_CASE("CTranslate2's case gives its values in both layouts") {
+TEST_CASE("CTranslate2's case gives its values in both layouts", "[rotation]") {
   const std::vector<float> in = {0.8822692632675171f,  0.9150039553642273f,  0.38286375999450684f,
                                  0.9593056440353394f,  0.3904482126235962f,  0.600895345211029f,
                                  0.10531491041183472f, 0.26949483156204224f, 0.3588126301765442f,
@@ -251,7 +251,7 @@ TEST_CASE("CTranslate2's case gives its values in both layouts") {
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == x[i / 6 * 6 + sorted[i % 6]]);
 }
 
-TEMPLATE_LIST_TEST_CASE("a user's layout rotates the pairs it names", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a user's layout rotates the pairs it names", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const std::vector<T> x = rotated<mirrored, T, S>(x8, rope::frequencies(8), 3);
@@ -259,7 +259,7 @@ TEMPLATE_LIST_TEST_CASE("a user's layout rotates the pairs it names", "", testin
   CHECK(testing::same_bits(x, {same[0], same[1], same[2], same[3], same[7], same[6], same[5], same[4]}));
 }
 
-TEST_CASE("exchanging first and second of a layout turns the other way") {
+TEST_CASE("exchanging first and second of a layout turns the other way", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(8), 10);
   std::vector<double> x = x8, y = x8;
   rope::rotate<half_split_backwards>(rope::thd(x.data(), 1, 1, 8), table, 7);
@@ -267,7 +267,7 @@ TEST_CASE("exchanging first and second of a layout turns the other way") {
   CHECK(x == y);
 }
 
-TEST_CASE("a layout that leaves the rotating channels is refused before anything is written") {
+TEST_CASE("a layout that leaves the rotating channels is refused before anything is written", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(6), 10);
   std::vector<double> x = x8;
   const auto view = rope::thd(x.data(), 1, 1, 8);
@@ -282,8 +282,8 @@ TEST_CASE("a layout that leaves the rotating channels is refused before anything
 }
 
 // `rotate(q, k, table)` once was the form out of place, which wrote the rotated queries over the keys.
-TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is written over the other", "",
-                   half_split, interleaved) {
+TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is written over the other",
+                   "[rotation]", half_split, interleaved) {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   const Index batch = 2, tokens = 3;
   const auto check = [&](const auto& positions, Index batches) {
@@ -314,7 +314,7 @@ TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is wr
   check(rope::segments{offsets}, 1);
 }
 
-TEST_CASE("queries and keys that share channels are refused, or they would turn twice") {
+TEST_CASE("queries and keys that share channels are refused, or they would turn twice", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   testing::guarded_memory<float> memory(2 * 3 * 6 * 8);
   const auto packed = rope::bshd(memory.data(), 2, 3, 6, 8);

@@ -34,8 +34,8 @@ const std::vector<frequency_table<float>>& tables() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every head rotates by its own table", "[rotate_heads]", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("every head rotates by its own table", "[rotation][rotate_heads]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const std::vector<TestType> before = testing::random_channels<TestType>(B * L * H * D, 71);
   testing::for_each_layout([&](auto layout) {
     using Layout = decltype(layout);
@@ -66,7 +66,7 @@ TEMPLATE_TEST_CASE("every head rotates by its own table", "[rotate_heads]", floa
   });
 }
 
-TEST_CASE("a head may rotate fewer channels than another", "[rotate_heads]") {
+TEST_CASE("a head may rotate fewer channels than another", "[rotation][rotate_heads]") {
   const std::vector<frequency_table<float>> mixed = {
       {frequencies(8), 9}, {frequencies(20), 9}, {frequencies(2), 9}};
   std::vector<float> x = testing::random_channels<float>(L * H * D, 72), y = x;
@@ -77,7 +77,7 @@ TEST_CASE("a head may rotate fewer channels than another", "[rotate_heads]") {
   CHECK(same_bits(x, y));
 }
 
-TEST_CASE("a call that is wrong for one head changes no head", "[rotate_heads]") {
+TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotate_heads]") {
   const std::vector<float> before = testing::random_channels<float>(L * H * D, 73);
   const auto refuses = [&](auto error, const auto& list, const auto& positions, const auto&... parts) {
     using exception = decltype(error);

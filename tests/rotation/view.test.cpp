@@ -36,7 +36,7 @@ constexpr bool is_view_of = std::is_same_v<View, head_view<T>>;
 
 }  // namespace
 
-TEST_CASE("the letters of a factory name the axes of a pointer from slowest to fastest") {
+TEST_CASE("the letters of a factory name the axes of a pointer from slowest to fastest", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   float* p = memory.data();
   CHECK(is_at(rope::bshd(p, B, S, H, D),
@@ -49,7 +49,8 @@ TEST_CASE("the letters of a factory name the axes of a pointer from slowest to f
       rope::thd(p, S, H, D), [p](Index, Index s, Index h, Index d) { return p + (s * H + h) * D + d; }, 1));
 }
 
-TEMPLATE_TEST_CASE("a view of const memory is read only", "", float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a view of const memory is read only", "[rotation]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
   std::vector<TestType> memory(D);
   const TestType* read_only = memory.data();
   STATIC_REQUIRE(is_view_of<decltype(rope::bshd(read_only, 1, 1, 1, D)), const TestType>);
@@ -59,7 +60,7 @@ TEMPLATE_TEST_CASE("a view of const memory is read only", "", float, double, Eig
   STATIC_REQUIRE_FALSE(std::is_convertible_v<head_view<const TestType>, head_view<TestType>>);
 }
 
-TEST_CASE("a writable view converts to a read-only view of the same elements") {
+TEST_CASE("a writable view converts to a read-only view of the same elements", "[rotation]") {
   std::vector<float> memory(100 + B * S * H * D);
   float* p = memory.data();
   const head_view<float> x = {p, B, S, H, D, 70, 23, 6};
@@ -67,13 +68,13 @@ TEST_CASE("a writable view converts to a read-only view of the same elements") {
   CHECK(is_at(y, [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
 }
 
-TEST_CASE("size counts the channels of a view") {
+TEST_CASE("size counts the channels of a view", "[rotation]") {
   CHECK(rope::bshd<float>(nullptr, B, S, H, D).size() == B * S * H * D);
   CHECK(rope::thd<float>(nullptr, S, H, D).size() == S * H * D);
   CHECK(rope::bshd<float>(nullptr, B, 0, H, D).size() == 0);
 }
 
-TEST_CASE("a row-major tensor is seen in the order of its dimensions") {
+TEST_CASE("a row-major tensor is seen in the order of its dimensions", "[rotation]") {
   using tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   tensor x(B, S, H, D), y(B, H, S, D), z(S, B, H, D);
   Eigen::Tensor<float, 3, Eigen::RowMajor> w(S, H, D);
@@ -84,7 +85,7 @@ TEST_CASE("a row-major tensor is seen in the order of its dimensions") {
       rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(s, h, d); }, 1));
 }
 
-TEST_CASE("a column-major tensor is seen in the reverse order of its dimensions") {
+TEST_CASE("a column-major tensor is seen in the reverse order of its dimensions", "[rotation]") {
   using tensor = Eigen::Tensor<double, 4>;
   tensor x(D, H, S, B), y(D, S, H, B), z(D, H, B, S);
   Eigen::Tensor<double, 3> w(D, H, S);
@@ -95,7 +96,7 @@ TEST_CASE("a column-major tensor is seen in the reverse order of its dimensions"
       rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(d, h, s); }, 1));
 }
 
-TEST_CASE("a tensor map is seen like the tensor it stands for") {
+TEST_CASE("a tensor map is seen like the tensor it stands for", "[rotation]") {
   std::vector<Eigen::half> memory(B * S * H * D);
   using row_major = Eigen::Tensor<Eigen::half, 4, Eigen::RowMajor>;
   using column_major = Eigen::Tensor<Eigen::half, 4>;
@@ -106,13 +107,13 @@ TEST_CASE("a tensor map is seen like the tensor it stands for") {
   CHECK(rope::bhsd(Eigen::TensorMap<row_major>(memory.data(), B, H, S, D)).at(0, 0, 0) == memory.data());
 }
 
-TEST_CASE("a tensor of another index type has the same view") {
+TEST_CASE("a tensor of another index type has the same view", "[rotation]") {
   Eigen::Tensor<float, 4, Eigen::RowMajor, int> x{int(B), int(S), int(H), int(D)};
   CHECK(is_at(rope::bshd(x),
               [&](Index b, Index s, Index h, Index d) { return &x(int(b), int(s), int(h), int(d)); }));
 }
 
-TEST_CASE("a const tensor and a map of const memory are read only") {
+TEST_CASE("a const tensor and a map of const memory are read only", "[rotation]") {
   const Eigen::Tensor<float, 4, Eigen::RowMajor> x(B, S, H, D);
   STATIC_REQUIRE(is_view_of<decltype(rope::bshd(x)), const float>);
   const Eigen::TensorMap<const Eigen::Tensor<float, 4, Eigen::RowMajor>> map(x.data(), B, S, H, D);
@@ -121,7 +122,7 @@ TEST_CASE("a const tensor and a map of const memory are read only") {
   CHECK(is_at(rope::bshd(map), [&](Index b, Index s, Index h, Index d) { return &x(b, s, h, d); }));
 }
 
-TEST_CASE("a row-major matrix holds the heads of a token side by side in its row") {
+TEST_CASE("a row-major matrix holds the heads of a token side by side in its row", "[rotation]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   matrix x(S, H * D);
   const auto in_x = [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); };
@@ -133,7 +134,7 @@ TEST_CASE("a row-major matrix holds the heads of a token side by side in its row
       rope::thd(fixed, H), [&](Index, Index s, Index h, Index d) { return &fixed(s, h * D + d); }, 1));
 }
 
-TEST_CASE("a block or a map with a stride keeps the stride of its matrix") {
+TEST_CASE("a block or a map with a stride keeps the stride of its matrix", "[rotation]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   matrix packed(S + 2, 5 + H * D + 7);
   const auto in_packed = [&](Index, Index s, Index h, Index d) { return &packed(1 + s, 5 + h * D + d); };
@@ -144,7 +145,7 @@ TEST_CASE("a block or a map with a stride keeps the stride of its matrix") {
   CHECK(is_at(rope::thd(map, H), in_packed, 1));
 }
 
-TEST_CASE("a const matrix is read only") {
+TEST_CASE("a const matrix is read only", "[rotation]") {
   using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const matrix x = matrix::Zero(S, H * D);
   STATIC_REQUIRE(is_view_of<decltype(rope::thd(x, H)), const double>);
@@ -155,7 +156,7 @@ TEST_CASE("a const matrix is read only") {
       rope::thd(x, H), [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); }, 1));
 }
 
-TEST_CASE("a matrix whose columns the heads do not divide is refused") {
+TEST_CASE("a matrix whose columns the heads do not divide is refused", "[rotation]") {
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> x(3, 10);
   for (const Index heads : {Index{3}, Index{0}, Index{-5}, Index{11}, largest})
     CHECK(throws_saying<std::invalid_argument>([&] { rope::thd(x, heads); },
@@ -165,7 +166,7 @@ TEST_CASE("a matrix whose columns the heads do not divide is refused") {
   CHECK(rope::thd(x.leftCols(0), 5).size() == 0);
 }
 
-TEST_CASE("negative extents are refused by every factory") {
+TEST_CASE("negative extents are refused by every factory", "[rotation]") {
   float* p = nullptr;
   const auto refuses = [](const char* name, const char* extents, auto call) {
     return throws_saying<std::invalid_argument>(
@@ -180,7 +181,7 @@ TEST_CASE("negative extents are refused by every factory") {
   CHECK(refuses("thd", "-4", [p] { rope::thd(p, 2, 3, -4); }));
 }
 
-TEST_CASE("extents whose product overflows are refused by every factory") {
+TEST_CASE("extents whose product overflows are refused by every factory", "[rotation]") {
   constexpr Index most = (std::numeric_limits<Index>::max)(), root = Index{1} << 31;
   float* p = nullptr;
   const auto refuses = [](const char* name, const char* extents, auto call) {
@@ -199,7 +200,7 @@ TEST_CASE("extents whose product overflows are refused by every factory") {
   CHECK(rope::bshd(p, root, root / 4, 1, 1).batch_stride == root / 4);
 }
 
-TEST_CASE("a window is the asked part of its view") {
+TEST_CASE("a window is the asked part of its view", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bhsd(memory.data(), B, H, S, D);
   const auto window = x.channels(2, 3).head_range(1, 2).token_range(1, 2);
@@ -217,7 +218,7 @@ TEST_CASE("a window is the asked part of its view") {
               [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
 }
 
-TEST_CASE("windows cut the query and key parts out of a packed buffer") {
+TEST_CASE("windows cut the query and key parts out of a packed buffer", "[rotation]") {
   constexpr Index q_heads = 4, kv_heads = 2, packed_heads = q_heads + 2 * kv_heads;
   std::vector<float> memory(S * packed_heads * D);
   const auto packed = rope::thd(memory.data(), S, packed_heads, D);
@@ -225,14 +226,14 @@ TEST_CASE("windows cut the query and key parts out of a packed buffer") {
   CHECK(k.at(0, 2, 1) == memory.data() + (2 * packed_heads + q_heads + 1) * D);
 }
 
-TEST_CASE("a window of a read-only view is read only") {
+TEST_CASE("a window of a read-only view is read only", "[rotation]") {
   const std::vector<float> memory(D);
   const auto x = rope::thd(memory.data(), 1, 1, D);
   STATIC_REQUIRE(is_view_of<decltype(x.channels(0, 2)), const float>);
   CHECK(x.channels(4, 2).at(0, 0, 0) == memory.data() + 4);
 }
 
-TEST_CASE("a window may be empty, also at the end") {
+TEST_CASE("a window may be empty, also at the end", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bshd(memory.data(), B, S, H, D);
   CHECK(x.channels(D, 0).size() == 0);
@@ -241,7 +242,7 @@ TEST_CASE("a window may be empty, also at the end") {
   CHECK(x.batch_range(B, 0).size() == 0);
 }
 
-TEST_CASE("a window outside of its view is refused") {
+TEST_CASE("a window outside of its view is refused", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bshd(memory.data(), B, S, H, D);
   struct window {

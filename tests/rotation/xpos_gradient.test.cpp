@@ -21,8 +21,8 @@ using rope::half_split;
 using rope::Index;
 using testing::throws_saying;
 
-TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on both sides", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on both sides", "[rotation]",
+                   float, double) {
   using T = TestType;
   testing::random numbers(testing::seed());
   const Index batch = 2, tokens = 4, heads = 3, pairs = 5, dim = 12;
@@ -92,7 +92,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on
   }
 }
 
-TEST_CASE("gradients of xPos refuse positions and shapes that do not fit") {
+TEST_CASE("gradients of xPos refuse positions and shapes that do not fit", "[rotation]") {
   const rope::xpos<float> tables(rope::frequencies(8), 3, {.center = 1});
   std::vector<float> y(8 * 3);
   const auto heads = rope::thd(y.data(), 3, 1, 8);

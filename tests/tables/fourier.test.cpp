@@ -35,7 +35,7 @@ matrix random_mixture(Index kept, Index mixed, std::uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("frequencies that never complete a turn are dropped", "[fourier]") {
+TEST_CASE("frequencies that never complete a turn are dropped", "[tables][fourier]") {
   const frequencies schedule(64, 1e4);
   for (const double length : {7.0, 512.0, 4096.0}) {
     const frequencies kept = fourier_frequencies(schedule, length);
@@ -57,7 +57,7 @@ TEST_CASE("frequencies that never complete a turn are dropped", "[fourier]") {
       [&] { fourier_frequencies(frequencies::custom(matrix::Ones(2, 2)), 64); }, "one axis"));
 }
 
-TEST_CASE("the identity mixture is RoPE without the dropped frequencies", "[fourier]") {
+TEST_CASE("the identity mixture is RoPE without the dropped frequencies", "[tables][fourier]") {
   const Index pairs = 32;
   const frequencies schedule(2 * pairs, 1e4), kept = fourier_frequencies(schedule, 256);
   REQUIRE(kept.pairs() < pairs);
@@ -97,7 +97,7 @@ TEST_CASE("the identity mixture is RoPE without the dropped frequencies", "[four
   CHECK(turned);
 }
 
-TEST_CASE("an entry is the mixture of its cosines or sines", "[fourier]") {
+TEST_CASE("an entry is the mixture of its cosines or sines", "[tables][fourier]") {
   const Index kept = 5, mixed = 7, pairs = 9;
   const frequencies schedule = frequencies::custom(Eigen::ArrayXd::LinSpaced(kept, 1.3, 0.01), 1.25);
   const matrix cos_mix = random_mixture(kept, mixed, testing::seed()),
@@ -133,7 +133,7 @@ TEST_CASE("an entry is the mixture of its cosines or sines", "[fourier]") {
 }
 
 // FourierRotaryEmbedding of vLLM: query head h turns by the mixture of key head h / group.
-TEST_CASE("each group of query heads turns by the mixture of its key head", "[fourier]") {
+TEST_CASE("each group of query heads turns by the mixture of its key head", "[tables][fourier]") {
   const Index tokens = 6, kv_heads = 2, group = 3, kept = 3, pairs = 4;
   const frequencies schedule = frequencies::custom(Eigen::Array3d(1, 0.3, 0.05));
   std::vector<matrix> cos_mix, sin_mix;
@@ -175,7 +175,7 @@ TEST_CASE("each group of query heads turns by the mixture of its key head", "[fo
   CHECK(off <= 0x1p10 * 4 * 16 * 0x1p-53);
 }
 
-TEST_CASE("mixtures that do not fit are refused", "[fourier]") {
+TEST_CASE("mixtures that do not fit are refused", "[tables][fourier]") {
   const frequencies schedule = frequencies::custom(Eigen::Array3d(1, 0.3, 0.05));
   const matrix mix = Eigen::MatrixXd::Identity(3, 3).array();
   const auto refused = [&](const matrix& c, const matrix& s, Index pairs, auto... parts) {

@@ -102,7 +102,7 @@ struct float_tables {
 
 }  // namespace
 
-TEST_CASE("a table of angles has their cos and sin to the bound of every table", "[given_table]") {
+TEST_CASE("a table of angles has their cos and sin to the bound of every table", "[tables][given_table]") {
   // A double is a long double exactly, and the C library reduces long double angles exactly.
   const matrix angles = random_angles(40, 24, -30, testing::angle_exponent);
   const auto angle = [&](Index r, Index i) { return static_cast<testing::wide>(angles(r, i)); };
@@ -113,7 +113,7 @@ TEST_CASE("a table of angles has their cos and sin to the bound of every table",
         tolerance::table_entry<double>() + 0.01L);
 }
 
-TEST_CASE("angles of positions give the table of the positions", "[given_table]") {
+TEST_CASE("angles of positions give the table of the positions", "[tables][given_table]") {
   const frequencies schedule(8, 1e4);
   const std::int64_t first = -3, last = 6;
   matrix angles(last - first, 1);
@@ -126,7 +126,7 @@ TEST_CASE("angles of positions give the table of the positions", "[given_table]"
 }
 
 // rotations [rows, 2], ranges [3]: einsum('..., f -> ... f') and rearrange('... r f -> ... (r f)').
-TEST_CASE("learned rotations turn every pair of their range", "[given_table]") {
+TEST_CASE("learned rotations turn every pair of their range", "[tables][given_table]") {
   const matrix rotations = random_angles(20, 2, -8, 8);
   const Eigen::Array3d ranges(1.0, 3.7, -1e-3);
   const auto table = table_of_angles<double>(rotations, ranges);
@@ -149,7 +149,7 @@ TEST_CASE("learned rotations turn every pair of their range", "[given_table]") {
                      table_of_angles<double>(rotations, table_form::half_width)));
 }
 
-TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[given_table]") {
+TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[tables][given_table]") {
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 6;
   const matrix angles = random_angles(batch * tokens, 3, -3, 3);
   const auto table = table_of_angles<double>(angles, table_form::half_width);
@@ -173,7 +173,7 @@ TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[given_
   CHECK(worst <= 1);
 }
 
-TEST_CASE("every form of one table is the same table", "[given_table]") {
+TEST_CASE("every form of one table is the same table", "[tables][given_table]") {
   const matrix angles = random_angles(9, 5, -10, 10);
   const auto table = table_of_angles(angles, table_form::half_width);
   const float_tables entries(9, 5, 1);
@@ -191,7 +191,7 @@ TEST_CASE("every form of one table is the same table", "[given_table]") {
     }
 }
 
-TEST_CASE("a form that is not the matrix's is seen", "[given_table]") {
+TEST_CASE("a form that is not the matrix's is seen", "[tables][given_table]") {
   const float_tables x(4, 6, 1);
   const auto read = [&](table_form is, table_form as) {
     table_of_cos_sin(widened(x.cos, is), widened(x.sin, is), as);
@@ -217,7 +217,7 @@ TEST_CASE("a form that is not the matrix's is seen", "[given_table]") {
       "[2, 4] and [3, 4]"));
 }
 
-TEST_CASE("the m of a table is measured, and every pair must have it", "[given_table]") {
+TEST_CASE("the m of a table is measured, and every pair must have it", "[tables][given_table]") {
   for (const float m : {1.0f, 1.1386294f, 0.5f}) {
     float_tables x(64, 8, m);
     const auto read = [&] { return table_of_cos_sin(x.cos, x.sin, table_form::half_width); };
@@ -236,7 +236,7 @@ TEST_CASE("the m of a table is measured, and every pair must have it", "[given_t
       [&] { table_of_cos_sin(swapped.cos, swapped.cos, table_form::half_width); }, "cos^2 + sin^2"));
 }
 
-TEST_CASE("entries of 16 bits are verified to their own precision", "[given_table]") {
+TEST_CASE("entries of 16 bits are verified to their own precision", "[tables][given_table]") {
   const float_tables x(256, 16, 1.2f);
   const auto check = [&](auto zero, float wrong) {
     using entry = decltype(zero);
@@ -252,7 +252,7 @@ TEST_CASE("entries of 16 bits are verified to their own precision", "[given_tabl
   check(Eigen::bfloat16{}, 1.03f);
 }
 
-TEST_CASE("a value that is no number is refused by its place", "[given_table]") {
+TEST_CASE("a value that is no number is refused by its place", "[tables][given_table]") {
   for (const double bad : {not_a_number, infinity, -infinity, 0x1p64}) {
     matrix angles = matrix::Constant(3, 4, 0.5);
     angles(2, 1) = bad;
@@ -283,7 +283,7 @@ TEST_CASE("a value that is no number is refused by its place", "[given_table]") 
       "exceed int64"));
 }
 
-TEST_CASE("entries without an inverse are refused", "[given_table]") {
+TEST_CASE("entries without an inverse are refused", "[tables][given_table]") {
   matrix cos = matrix::Ones(2, 3), sin = matrix::Zero(2, 3);
   for (const double bad : {0.0, 1e-39, 1e38, 1e300}) {
     cos(1, 2) = bad;
@@ -296,7 +296,7 @@ TEST_CASE("entries without an inverse are refused", "[given_table]") {
   CHECK(throws_saying<std::invalid_argument>([&] { table_of_entries<double>(cos, sin); }, "row 1, pair 2"));
 }
 
-TEST_CASE("vLLM's cache is two half-width tables side by side", "[given_table]") {
+TEST_CASE("vLLM's cache is two half-width tables side by side", "[tables][given_table]") {
   const float_tables x(40, 8, 1);
   float_matrix cos_sin_cache(40, 16);
   cos_sin_cache << x.cos, x.sin;
@@ -308,7 +308,7 @@ TEST_CASE("vLLM's cache is two half-width tables side by side", "[given_table]")
 // Golden vector G22: the MRotaryEmbedding cases of onnxruntime/test/contrib_ops. Its tables are no rotations:
 // cos rows {1, 1.01, 1.02}, {1.1, 1.11, 1.12}, ...; pair i reads the row of the token's position on axis i
 // (time 0, 1; height 1, 2; width 2, 3). The values are exact in decimals.
-TEST_CASE("ONNX Runtime's MRotaryEmbedding gives its values", "[given_table]") {
+TEST_CASE("ONNX Runtime's MRotaryEmbedding gives its values", "[tables][given_table]") {
   matrix cos(2, 3), sin(2, 3);
   for (Index t = 0; t < 2; ++t)
     for (Index i = 0; i < 3; ++i) {
@@ -339,7 +339,7 @@ TEST_CASE("ONNX Runtime's MRotaryEmbedding gives its values", "[given_table]") {
 }
 
 // Each pair of such a table has its own c^2 + s^2, as in xPos.
-TEST_CASE("unrotate inverts every pair of any entries", "[given_table]") {
+TEST_CASE("unrotate inverts every pair of any entries", "[tables][given_table]") {
   const auto check = [](auto number, auto layout) {
     using T = decltype(number);
     using S = tolerance::detail::wide<T>;
@@ -392,7 +392,7 @@ TEST_CASE("unrotate inverts every pair of any entries", "[given_table]") {
   });
 }
 
-TEST_CASE("a row of given entries is the identity only if it says so", "[given_table]") {
+TEST_CASE("a row of given entries is the identity only if it says so", "[tables][given_table]") {
   matrix angles = matrix::Constant(4, 3, 0.25);
   angles.row(2) = 0;
   const auto table = table_of_angles(angles, table_form::half_width, -2);
@@ -414,7 +414,7 @@ TEST_CASE("a row of given entries is the identity only if it says so", "[given_t
   CHECK(!table_of_angles(matrix::Zero(1, 1), table_form::half_width, 0, 1.5).is_identity(0));
 }
 
-TEST_CASE("a given table is told apart, and a cache cannot rebase it", "[given_table]") {
+TEST_CASE("a given table is told apart, and a cache cannot rebase it", "[tables][given_table]") {
   const matrix angles = random_angles(6, 4, -4, 4);
   const auto table = table_of_angles(angles, table_form::half_width);
   CHECK(table.source() == table_source::entries);

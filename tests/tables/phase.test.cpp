@@ -87,7 +87,7 @@ bool same(rope::cos_sin a, rope::cos_sin b) { return a.cos == b.cos && a.sin == 
 
 }  // namespace
 
-TEST_CASE("adding and negating 128-bit integers carries between the words", "[phase]") {
+TEST_CASE("adding and negating 128-bit integers carries between the words", "[tables][phase]") {
   for (const std::uint64_t hi : edge_words)
     for (const std::uint64_t lo : edge_words) {
       const uint128 x = {hi, lo};
@@ -101,7 +101,8 @@ TEST_CASE("adding and negating 128-bit integers carries between the words", "[ph
     }
 }
 
-TEST_CASE("multiplying in halves gives the bits of the native product and of the schoolbook", "[phase]") {
+TEST_CASE("multiplying in halves gives the bits of the native product and of the schoolbook",
+          "[tables][phase]") {
   const auto check = [](std::uint64_t a, std::uint64_t b) {
     CAPTURE(a, b);
     const uint128 expected = from_digits(product_digits({0, a}, {0, b}), 0);
@@ -119,7 +120,7 @@ TEST_CASE("multiplying in halves gives the bits of the native product and of the
   }
 }
 
-TEST_CASE("the upper product is at most 2 below the exact one and never above", "[phase]") {
+TEST_CASE("the upper product is at most 2 below the exact one and never above", "[tables][phase]") {
   const auto check = [](uint128 a, uint128 b) {
     CAPTURE(a.hi, a.lo, b.hi, b.lo);
     const uint128 shortfall = from_digits(product_digits(a, b), 4) + -rope::detail::multiply_upper(a, b);
@@ -139,7 +140,7 @@ TEST_CASE("the upper product is at most 2 below the exact one and never above", 
   }
 }
 
-TEST_CASE("adding and negating 192-bit integers carries between the words", "[phase]") {
+TEST_CASE("adding and negating 192-bit integers carries between the words", "[tables][phase]") {
   for (const std::uint64_t hi : edge_words)
     for (const std::uint64_t mid : edge_words)
       for (const std::uint64_t lo : edge_words) {
@@ -163,7 +164,7 @@ TEST_CASE("adding and negating 192-bit integers carries between the words", "[ph
       }
 }
 
-TEST_CASE("a row of phases adds like its phases", "[phase]") {
+TEST_CASE("a row of phases adds like its phases", "[tables][phase]") {
   const std::uint64_t seed = 12;
   CAPTURE(seed);
   testing::random random(seed);
@@ -190,7 +191,7 @@ TEST_CASE("a row of phases adds like its phases", "[phase]") {
   for (std::size_t i = 0; i < now.size(); ++i) REQUIRE(row[i] == phase{});
 }
 
-TEST_CASE("steps add up exactly, modulo one turn", "[phase]") {
+TEST_CASE("steps add up exactly, modulo one turn", "[tables][phase]") {
   const std::uint64_t seed = 4;
   CAPTURE(seed);
   testing::random random(seed);
@@ -209,7 +210,7 @@ TEST_CASE("steps add up exactly, modulo one turn", "[phase]") {
   }
 }
 
-TEST_CASE("a few steps are repeated addition", "[phase]") {
+TEST_CASE("a few steps are repeated addition", "[tables][phase]") {
   const phase p = phase_of(0.7);
   phase sum{};
   for (std::int64_t count = 0; count < 100; ++count) {
@@ -218,7 +219,7 @@ TEST_CASE("a few steps are repeated addition", "[phase]") {
   }
 }
 
-TEST_CASE("every 64-bit position is a valid number of steps", "[phase]") {
+TEST_CASE("every 64-bit position is a valid number of steps", "[tables][phase]") {
   for (const phase p : {phase{{1, 1, 1}}, phase{{all_ones, all_ones, all_ones}}, phase{{0, 1, 0}},
                         phase{{0, 0, 1}}, quarter, phase_of(1.0)}) {
     CAPTURE(p.turn.hi, p.turn.mid, p.turn.lo);
@@ -235,7 +236,7 @@ TEST_CASE("every 64-bit position is a valid number of steps", "[phase]") {
   CHECK(phase{{0, 0, 3}} * smallest == phase{{all_ones, 0xfffffffffffffffeu, 0x8000000000000000u}});
 }
 
-TEST_CASE("whole turns vanish", "[phase]") {
+TEST_CASE("whole turns vanish", "[tables][phase]") {
   CHECK(half + half == phase{});
   CHECK(quarter * 4 == phase{});
   CHECK(quarter * -3 == quarter);
@@ -245,7 +246,7 @@ TEST_CASE("whole turns vanish", "[phase]") {
 
 // Golden: round(2^192 frac(x c / (2 pi))) in mpmath 1.3.0 with 4000 bits. 1 / (2 pi) =
 // 0x0.28be60db9391054a7f09d5f47d4d3770...
-TEST_CASE("phase_of is the exact fraction of a turn, rounded once", "[phase]") {
+TEST_CASE("phase_of is the exact fraction of a turn, rounded once", "[tables][phase]") {
   struct golden {
     double inv_freq, coordinate;
     uint192 turn;
@@ -277,7 +278,7 @@ TEST_CASE("phase_of is the exact fraction of a turn, rounded once", "[phase]") {
   CHECK(phase_of(0.1) == phase_of(0.1, 1.0));
 }
 
-TEST_CASE("phase_of is odd in either argument and symmetric in both", "[phase]") {
+TEST_CASE("phase_of is odd in either argument and symmetric in both", "[tables][phase]") {
   const std::uint64_t seed = 5;
   CAPTURE(seed);
   testing::random random(seed);
@@ -291,7 +292,7 @@ TEST_CASE("phase_of is odd in either argument and symmetric in both", "[phase]")
   }
 }
 
-TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "[phase]") {
+TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "[tables][phase]") {
   using rope::phase_at;
   const double inv_freq = 0.1;
   const phase step = phase_of(inv_freq);
@@ -317,7 +318,7 @@ TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "
   CHECK_FALSE(phase_of(slow) * 1000003 == phase_of(slow, 1000003));
 }
 
-TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of the step", "[phase]") {
+TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of the step", "[tables][phase]") {
   const std::uint64_t seed = 6;
   CAPTURE(seed);
   testing::random random(seed);
@@ -334,7 +335,8 @@ TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of t
   }
 }
 
-TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits", "[phase]") {
+TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, exact to 64 bits",
+          "[tables][phase]") {
   const std::uint64_t seed = 11;
   CAPTURE(seed);
   testing::random random(seed);
@@ -363,14 +365,15 @@ TEST_CASE("an angle for a double result is a head of 25 or 26 bits and a tail, e
   }
 }
 
-TEMPLATE_TEST_CASE("cos and sin of quarter turns are exact", "[phase]", float, double) {
+TEMPLATE_TEST_CASE("cos and sin of quarter turns are exact", "[tables][phase]", float, double) {
   CHECK(same(rope::cos_sin_of<TestType>(phase{}), {1, 0}));
   CHECK(same(rope::cos_sin_of<TestType>(quarter), {0, 1}));
   CHECK(same(rope::cos_sin_of<TestType>(half), {-1, 0}));
   CHECK(same(rope::cos_sin_of<TestType>(-quarter), {0, -1}));
 }
 
-TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit", "[phase]", float, double) {
+TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit", "[tables][phase]", float,
+                   double) {
   const std::uint64_t seed = 7;
   CAPTURE(seed);
   testing::random random(seed);
@@ -388,7 +391,7 @@ TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit",
   }
 }
 
-TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[phase]", float, double) {
+TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[tables][phase]", float, double) {
   // The angle below has 64 bits: pi * 2^-64 for its representation, and as much for pi and for the product.
   const testing::wide angle_error = 0x1p-60L;
   const std::uint64_t seed = 8;
@@ -410,7 +413,7 @@ TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[phase]",
   }
 }
 
-TEST_CASE("the sine of a tiny phase is the angle itself", "[phase]") {
+TEST_CASE("the sine of a tiny phase is the angle itself", "[tables][phase]") {
   for (int bit = 0; bit < 160; ++bit) {  // beyond, x^3 / 6 begins to show
     const std::uint64_t word = std::uint64_t{1} << (bit % 64);
     const uint192 turn = bit < 64    ? uint192{0, 0, word}

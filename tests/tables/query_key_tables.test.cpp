@@ -70,7 +70,7 @@ TEMPLATE_TEST_CASE("queries and keys rotate by tables of their own", "[tables]",
   CHECK(with(rope::query_key_tables(of_keys, of_keys)).values == with(of_keys).values);
 }
 
-TEST_CASE("weights of attention take tables of queries and of keys") {
+TEST_CASE("weights of attention take tables of queries and of keys", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<float>(generator, {1, 3, 7, 2, 1, 8, 8});
   const rope::frequency_table<float> of_queries(rope::frequencies(8), 7),
@@ -86,7 +86,7 @@ TEST_CASE("weights of attention take tables of queries and of keys") {
   CHECK(got == expected);
 }
 
-TEST_CASE("a position outside either table is refused before anything is written") {
+TEST_CASE("a position outside either table is refused before anything is written", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<float>(generator, {1, 3, 7, 1, 1, 8, 8});
   const rope::frequency_table<float> enough(rope::frequencies(8), 7),

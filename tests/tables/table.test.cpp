@@ -71,7 +71,8 @@ void through_float(const double* x, double* rounded) {
 // GCC 12 at -O2 replaces the two round trips by a copy (its SLP vectoriser). A test that rounds in registers
 // would then compare an unrounded value with itself, so all tests read entries back from the memory of a
 // table.
-TEST_CASE("a note is printed where the compiler loses the rounding of neighbouring floats", "[table]") {
+TEST_CASE("a note is printed where the compiler loses the rounding of neighbouring floats",
+          "[tables][table]") {
   const volatile double source[2] = {0.1, 0.7};  // unknown to the optimiser
   const double x[2] = {source[0], source[1]};
   double rounded[2] = {};
@@ -82,7 +83,7 @@ TEST_CASE("a note is printed where the compiler loses the rounding of neighbouri
   CHECK(static_cast<double>(table.cos(1)[0]) != testing::cos(1.0));
 }
 
-TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[table]") {
+TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[tables][table]") {
   const std::vector<std::int64_t> positions = {0,     1,     2,     255,    256,    257,    1857,
                                                2047,  2048,  2049,  4095,   8191,   15962,  32767,
                                                32768, 65504, 65535, 131071, 262143, 1048575};
@@ -105,7 +106,7 @@ TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[ta
 
 // Golden: cos and sin of position * inv_freq for these doubles, in mpmath 1.3.0 with 600 bits, rounded to
 // double.
-TEST_CASE("far positions are as accurate as near ones", "[table]") {
+TEST_CASE("far positions are as accurate as near ones", "[tables][table]") {
   const Eigen::Array4d inv_freq(1.0, 0.1, 0.01, 1e-4);
   struct golden {
     std::int64_t position;
@@ -157,7 +158,7 @@ TEST_CASE("far positions are as accurate as near ones", "[table]") {
   }
 }
 
-TEMPLATE_TEST_CASE("a table of a count holds the positions from 0 on", "[table]", float, double) {
+TEMPLATE_TEST_CASE("a table of a count holds the positions from 0 on", "[tables][table]", float, double) {
   const frequency_table<TestType> table(frequencies(6, 1e4), 5);
   STATIC_REQUIRE(std::is_same_v<typename frequency_table<TestType>::scalar, TestType>);
   CHECK(table.rows() == 5);
@@ -173,13 +174,13 @@ TEMPLATE_TEST_CASE("a table of a count holds the positions from 0 on", "[table]"
   CHECK((table.sin(0) == TestType(0)).all());
 }
 
-TEST_CASE("a table is of float by default", "[table]") {
+TEST_CASE("a table is of float by default", "[tables][table]") {
   const rope::frequency_table table(frequencies(8), 2);
   STATIC_REQUIRE(std::is_same_v<decltype(table), const frequency_table<float>>);
   CHECK(table.rows() == 2);
 }
 
-TEST_CASE("counts and bounds are any integers", "[table]") {
+TEST_CASE("counts and bounds are any integers", "[tables][table]") {
   const frequencies schedule(8);
   const frequency_table<float> table(schedule, 3);
   CHECK(frequency_table<float>(schedule, 3u).last() == 3);
@@ -192,8 +193,8 @@ TEST_CASE("counts and bounds are any integers", "[table]") {
   CHECK(same_row(range, table, 2));
 }
 
-TEMPLATE_TEST_CASE("a range of positions may begin anywhere and has the bits of any other range", "[table]",
-                   float, double) {
+TEMPLATE_TEST_CASE("a range of positions may begin anywhere and has the bits of any other range",
+                   "[tables][table]", float, double) {
   const frequencies schedule(96, 5e5);
   const frequency_table<TestType> from_zero(schedule, 300);
   const frequency_table<TestType> from_below(schedule, -200, 300);
@@ -215,8 +216,8 @@ TEMPLATE_TEST_CASE("a range of positions may begin anywhere and has the bits of 
   }
 }
 
-TEMPLATE_TEST_CASE("the opposite position has the same cosine and the opposite sine", "[table]", float,
-                   double) {
+TEMPLATE_TEST_CASE("the opposite position has the same cosine and the opposite sine", "[tables][table]",
+                   float, double) {
   const frequency_table<TestType> table(frequencies(128, 1e4), -500, 501);
   for (std::int64_t p = 1; p <= 500; ++p) {
     CAPTURE(p);
@@ -225,8 +226,8 @@ TEMPLATE_TEST_CASE("the opposite position has the same cosine and the opposite s
   }
 }
 
-TEMPLATE_TEST_CASE("a row is cos then sin, and the unchecked view reads the same memory", "[table]", float,
-                   double) {
+TEMPLATE_TEST_CASE("a row is cos then sin, and the unchecked view reads the same memory", "[tables][table]",
+                   float, double) {
   const frequency_table<TestType> table(frequencies(12, 1e4), -2, 3);
   const auto view = table.view();
   for (std::int64_t p = -2; p < 3; ++p) {
@@ -237,7 +238,7 @@ TEMPLATE_TEST_CASE("a row is cos then sin, and the unchecked view reads the same
   }
 }
 
-TEST_CASE("a copy of a table is independent of the table", "[table]") {
+TEST_CASE("a copy of a table is independent of the table", "[tables][table]") {
   const frequencies schedule(16);
   std::vector<frequency_table<float>> tables{frequency_table<float>(schedule, 4)};
   const frequency_table<float> copy = tables.front();
@@ -245,8 +246,8 @@ TEST_CASE("a copy of a table is independent of the table", "[table]") {
   CHECK(same_row(copy, frequency_table<float>(schedule, 4), 3));
 }
 
-TEMPLATE_TEST_CASE("integer coordinates give the bits of the same positions in a range", "[table]", float,
-                   double) {
+TEMPLATE_TEST_CASE("integer coordinates give the bits of the same positions in a range", "[tables][table]",
+                   float, double) {
   const frequencies schedule(96, 5e5);
   const auto check = [&](const auto& coordinates) {
     const frequency_table<TestType> table(schedule, coordinates);
@@ -270,7 +271,8 @@ TEMPLATE_TEST_CASE("integer coordinates give the bits of the same positions in a
   check(-map);
 }
 
-TEST_CASE("integer coordinates give the bits of a range also where a step has few of them", "[table]") {
+TEST_CASE("integer coordinates give the bits of a range also where a step has few of them",
+          "[tables][table]") {
   // The step is 2^-112 turn, so 16 bits are left of it, and one that was not rounded would show in every
   // entry.
   const frequencies slow = frequencies::custom(Eigen::Array<double, 1, 1>(0x1.921fb5p-110));
@@ -279,7 +281,7 @@ TEST_CASE("integer coordinates give the bits of a range also where a step has fe
   CHECK(same_row(table, 0, frequency_table<double>(slow, p, p + 1), p));
 }
 
-TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[table]", float, double) {
+TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[tables][table]", float, double) {
   const frequencies schedule(64, 1e4);
   const Eigen::Array<TestType, 5, 1> coordinates(TestType(0.5), TestType(-0.25), TestType(3.7),
                                                  TestType(-1e-3), TestType(1000.125));
@@ -293,7 +295,7 @@ TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[table]", floa
     }
 }
 
-TEST_CASE("the angles of several axes add up", "[table]") {
+TEST_CASE("the angles of several axes add up", "[tables][table]") {
   const frequencies schedule = two_axes();
   const std::uint64_t seed = 9;
   CAPTURE(seed);
@@ -317,7 +319,7 @@ TEST_CASE("the angles of several axes add up", "[table]") {
     }
 }
 
-TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[table]", float, double) {
+TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[tables][table]", float, double) {
   const Eigen::Array3d inv_freq(1.0, 0.1, 0.0);
   const double factor = 1.2302585092994046;
   const frequency_table<TestType> table(frequencies::custom(inv_freq, factor), -20, 20);
@@ -338,7 +340,7 @@ TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[tab
     }
 }
 
-TEST_CASE("only position 0 without an attention_factor is the identity", "[table]") {
+TEST_CASE("only position 0 without an attention_factor is the identity", "[tables][table]") {
   const frequency_table<float> range(frequencies(8), -2, 3);
   for (std::int64_t p = -2; p < 3; ++p) CHECK(range.is_identity(p) == (p == 0));
 
@@ -350,7 +352,7 @@ TEST_CASE("only position 0 without an attention_factor is the identity", "[table
   CHECK_FALSE(scaled_rows.is_identity(0));
 }
 
-TEST_CASE("a row of coordinates is the identity where all of them are zero", "[table]") {
+TEST_CASE("a row of coordinates is the identity where all of them are zero", "[tables][table]") {
   Eigen::ArrayXXd coordinates(5, 2);
   coordinates << 1, 2, 0, 0, 0, 1, 1, 0, -0.0, 0;
   const frequency_table<float> table(two_axes(), coordinates);
@@ -361,7 +363,7 @@ TEST_CASE("a row of coordinates is the identity where all of them are zero", "[t
   }
 }
 
-TEST_CASE("a position outside the table is out of range", "[table]") {
+TEST_CASE("a position outside the table is out of range", "[tables][table]") {
   const frequency_table<float> table(frequencies(8), -2, 3);
   for (const std::int64_t p : {std::int64_t{-3}, std::int64_t{3}, largest, smallest}) {
     CAPTURE(p);
@@ -376,7 +378,7 @@ TEST_CASE("a position outside the table is out of range", "[table]") {
   for (std::int64_t p = -2; p < 3; ++p) CHECK(table.contains(p));
 }
 
-TEST_CASE("a table without rows is valid and contains nothing", "[table]") {
+TEST_CASE("a table without rows is valid and contains nothing", "[tables][table]") {
   const frequencies schedule(8);
   for (const auto& table : {frequency_table<float>(schedule, 0), frequency_table<float>(schedule, 5, 5),
                             frequency_table<float>(two_axes(), Eigen::ArrayXXd(0, 2))}) {
@@ -388,7 +390,7 @@ TEST_CASE("a table without rows is valid and contains nothing", "[table]") {
   }
 }
 
-TEST_CASE("a count must not be negative and a range must not be reversed", "[table]") {
+TEST_CASE("a count must not be negative and a range must not be reversed", "[tables][table]") {
   const frequencies schedule(8);
   CHECK(throws_saying<std::invalid_argument>([&] { frequency_table<float> table(schedule, -1); },
                                              "rope::frequency_table: count must not be negative", "got -1"));
@@ -398,7 +400,7 @@ TEST_CASE("a count must not be negative and a range must not be reversed", "[tab
       [&] { frequency_table<float> table(schedule, largest, smallest); }, "last must not be below first"));
 }
 
-TEST_CASE("a table larger than the address space is a length error", "[table]") {
+TEST_CASE("a table larger than the address space is a length error", "[tables][table]") {
   const frequencies schedule(8);
   CHECK(throws_saying<std::length_error>([&] { frequency_table<float> table(schedule, smallest, largest); },
                                          "too many positions", std::to_string(largest)));
@@ -410,14 +412,14 @@ TEST_CASE("a table larger than the address space is a length error", "[table]") 
   CHECK_THROWS_AS(frequency_table<double>(schedule, std::int64_t{1} << 57), std::length_error);
 }
 
-TEST_CASE("a range of positions needs frequencies of one axis", "[table]") {
+TEST_CASE("a range of positions needs frequencies of one axis", "[tables][table]") {
   CHECK(throws_saying<std::invalid_argument>([] { frequency_table<float> table(two_axes(), 4); }, "one axis",
                                              "got 2 axes"));
   CHECK(throws_saying<std::invalid_argument>([] { frequency_table<float> table(two_axes(), -1, 4); },
                                              "one axis", "got 2 axes"));
 }
 
-TEST_CASE("coordinates must have one column per axis", "[table]") {
+TEST_CASE("coordinates must have one column per axis", "[tables][table]") {
   CHECK(throws_saying<std::invalid_argument>(
       [] { frequency_table<float> table(two_axes(), Eigen::ArrayXXd(5, 3)); },
       "rope::frequency_table: coordinates must be [rows, 2]", "got [5, 3]"));
@@ -426,7 +428,7 @@ TEST_CASE("coordinates must have one column per axis", "[table]") {
       "coordinates must be [rows, 1]", "got [1, 5]"));
 }
 
-TEST_CASE("a coordinate must be finite and at most 2^53 in magnitude", "[table]") {
+TEST_CASE("a coordinate must be finite and at most 2^53 in magnitude", "[tables][table]") {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto table_at = [](double bad) {
     Eigen::ArrayXXd coordinates = Eigen::ArrayXXd::Zero(4, 2);
@@ -448,7 +450,7 @@ TEST_CASE("a coordinate must be finite and at most 2^53 in magnitude", "[table]"
 
 // The recipe of LlamaRotaryEmbedding in Hugging Face transformers, with the cosine of the same float angle in
 // long double.
-TEMPLATE_TEST_CASE("float angles are those of float32 pipelines", "[table]", float, double) {
+TEMPLATE_TEST_CASE("float angles are those of float32 pipelines", "[tables][table]", float, double) {
   const frequencies schedule(128, 1e4);
   const double factor = 1.25;
   const frequencies scaled = frequencies::custom(schedule.inv_freq(), factor);
@@ -475,7 +477,7 @@ TEMPLATE_TEST_CASE("float angles are those of float32 pipelines", "[table]", flo
   }
 }
 
-TEST_CASE("float angles lose what the exact table keeps", "[table]") {
+TEST_CASE("float angles lose what the exact table keeps", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const auto floats = frequency_table<float>::with_float_angles(schedule, 131071, 131072);
   const frequency_table<float> exact(schedule, 131071, 131072);
@@ -497,7 +499,7 @@ TEST_CASE("float angles lose what the exact table keeps", "[table]") {
                                            "last must not be below first", "got [4, 3)"));
 }
 
-TEST_CASE("a fingerprint tells whether two tables rotate alike, whatever their range", "[table]") {
+TEST_CASE("a fingerprint tells whether two tables rotate alike, whatever their range", "[tables][table]") {
   const frequencies schedule(64, 1e4);
   const auto of = [](const frequencies& f) { return frequency_table<float>(f, 3).fingerprint(); };
   const std::uint64_t fingerprint = of(schedule);
@@ -514,7 +516,7 @@ TEST_CASE("a fingerprint tells whether two tables rotate alike, whatever their r
   CHECK(of(frequencies::custom(nudged)) != fingerprint);
 }
 
-TEST_CASE("the coordinates of a table are part of its fingerprint", "[table]") {
+TEST_CASE("the coordinates of a table are part of its fingerprint", "[tables][table]") {
   const auto of = [](const Eigen::ArrayXXd& coordinates) {
     return frequency_table<float>(two_axes(), coordinates).fingerprint();
   };
@@ -526,7 +528,7 @@ TEST_CASE("the coordinates of a table are part of its fingerprint", "[table]") {
   CHECK(of(coordinates) != of(coordinates.topRows(1)));
 }
 
-TEST_CASE("a table tells what its entries come from", "[table]") {
+TEST_CASE("a table tells what its entries come from", "[tables][table]") {
   const frequencies schedule(8);
   using rope::table_source;
   CHECK(frequency_table<float>(schedule, 4).source() == table_source::positions);
@@ -538,7 +540,7 @@ TEST_CASE("a table tells what its entries come from", "[table]") {
 
 // Every inv_freq times a power of two: the difference is in the exponents alone, as with linear scaling by 2,
 // 4, 8.
-TEST_CASE("fingerprints differ where only signs or exponents do", "[table]") {
+TEST_CASE("fingerprints differ where only signs or exponents do", "[tables][table]") {
   const frequencies schedule(128);
   std::set<std::uint64_t> fingerprints;
   for (int k = -60; k <= 60; ++k)
@@ -550,7 +552,7 @@ TEST_CASE("fingerprints differ where only signs or exponents do", "[table]") {
 }
 
 // 2^53 + 1 is the first integer that a double cannot hold.
-TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[table]") {
+TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[tables][table]") {
   const std::int64_t limit = std::int64_t{1} << 53;
   const auto table_at = [](auto coordinate) {
     return frequency_table<float>(frequencies(8), Eigen::Array<decltype(coordinate), 1, 1>(coordinate));
@@ -566,7 +568,7 @@ TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[
                                              "got 18446744073709551615 at row 0, axis 0"));
 }
 
-TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped", "[table]") {
+TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped", "[tables][table]") {
   const frequencies schedule(8);
   const std::uint64_t beyond = std::numeric_limits<std::uint64_t>::max() - 9;
   const auto refused = [](const auto& make) {
@@ -581,7 +583,8 @@ TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped
   CHECK(frequency_table<float>(schedule, last - 1, last).first() == largest - 1);
 }
 
-TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused", "[table]", float, double) {
+TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused", "[tables][table]", float,
+                   double) {
   const auto of = [](double factor) { return frequencies::custom(Eigen::Array2d(1.0, 0.1), factor); };
   const double least = std::numeric_limits<TestType>::min(), most = std::numeric_limits<TestType>::max();
   for (const double factor : {least, most}) {
@@ -606,7 +609,8 @@ TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused"
 }
 
 // The sine of a pair this slow is its angle, and the cosine is 1, to all the digits of a double.
-TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", "[table]", float, double) {
+TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", "[tables][table]", float,
+                   double) {
   Eigen::ArrayXd inv_freq(2 * 40);
   for (Index k = 0; k < 40; ++k) {
     inv_freq[2 * k] = 1.234567890123456789 * testing::ldexp(1.0, static_cast<int>(-60 - k));
@@ -630,7 +634,7 @@ TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", 
   CHECK((frequency_table<TestType>(schedule, 1).sin(0) == TestType(0)).all());
 }
 
-TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[table]") {
+TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[tables][table]") {
   const double f = testing::ldexp(1.1, -80);
   Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
   inv_freq << f, -f;

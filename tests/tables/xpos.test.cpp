@@ -80,7 +80,7 @@ std::vector<T> rotated(const tensor& x, const rope::frequency_table<T>& table, s
 
 // Golden vector G14: d = 8, scale_base 512, four positions around 2, x = 1..8 interleaved, evaluated in
 // double from lucidrains' formulas by a script that shares no code with this library.
-TEMPLATE_TEST_CASE("a head of 8 has the published values", "", float, double) {
+TEMPLATE_TEST_CASE("a head of 8 has the published values", "[tables]", float, double) {
   const Eigen::ArrayXd rates = rope::xpos_rates(8);
   const double zeta[] = {0.2857143, 0.4642857, 0.6428571, 0.8214286};
   for (Index i = 0; i < 4; ++i)
@@ -113,7 +113,7 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "", float, double) {
                testing::WithinAbs(scale_0[i], printed(scale_0[i], 7) + 0x1p-23));
 }
 
-TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "", float, double) {
+TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "[tables]", float, double) {
   using S = TestType;
   // 0.51 ulp, or 3 ulp of double: cos and sin, the growth, and their product, of a magnitude up to 2 ulp of
   // the entry each; and the long double exponent of up to 40, 2^-59 off.
@@ -146,7 +146,7 @@ TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "", float, double)
   }
 }
 
-TEST_CASE("a score depends on the distance alone and fades with it") {
+TEST_CASE("a score depends on the distance alone and fades with it", "[tables]") {
   testing::random numbers(testing::seed());
   const rope::xpos<double> tables(rope::frequencies(32), -3000, 3000, {.center = 100});
   std::vector<double> q(32), k(32);
@@ -186,8 +186,8 @@ TEST_CASE("a score depends on the distance alone and fades with it") {
     }
 }
 
-TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to the heads keeps it", "",
-                   float, double) {
+TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to the heads keeps it",
+                   "[tables]", float, double) {
   using T = TestType;
   testing::random numbers(testing::seed());
   const auto u = static_cast<double>(tolerance::unit_roundoff<T>());
@@ -215,7 +215,7 @@ TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to
     }
 }
 
-TEST_CASE("cached keys stay valid, token by token and when the tables grow") {
+TEST_CASE("cached keys stay valid, token by token and when the tables grow", "[tables]") {
   std::mt19937 generator(testing::seed());
   const long tokens = 40, dim = 16;
   const operands x = random_operands<float>(generator, {1, tokens, tokens, 4, 2, dim, dim});
@@ -267,7 +267,7 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow") {
         1);
 }
 
-TEST_CASE("attention takes the positions of the options") {
+TEST_CASE("attention takes the positions of the options", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<double>(generator, {2, 5, 9, 2, 2, 8, 4});
   const rope::xpos<double> tables(rope::frequencies(8), -20, 60, {.center = 11, .scale_base = 40});
@@ -289,7 +289,7 @@ TEST_CASE("attention takes the positions of the options") {
   CHECK(expected.largest() > 0);
 }
 
-TEST_CASE("xPos without a causal mask, or beyond the range of its entries, is refused") {
+TEST_CASE("xPos without a causal mask, or beyond the range of its entries, is refused", "[tables]") {
   std::mt19937 generator(1);
   const operands x = random_operands<float>(generator, {1, 3, 3, 1, 1, 8, 8});
   const rope::frequencies frequencies(8);

@@ -56,7 +56,7 @@ void describe(const features::setting& s) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention follows its definition for all options together", "", float, double,
+TEMPLATE_TEST_CASE("attention follows its definition for all options together", "[attention]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 61;
   features::dice dice(seed);
@@ -117,8 +117,8 @@ void check_rotation(const features::setting& s, const operands& x) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, bit for bit", "", float,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, bit for bit",
+                   "[attention]", float, Eigen::bfloat16) {
   const std::uint32_t seed = 62;
   features::dice dice(seed);
   for (int draw = 0; draw < 40; ++draw) {
@@ -132,7 +132,7 @@ TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the optio
   }
 }
 
-TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, double) {
+TEMPLATE_TEST_CASE("what a query does not see may hold anything", "[attention]", float, double) {
   const std::uint32_t seed = 63;
   features::dice dice(seed);
   const auto nan = std::numeric_limits<TestType>::quiet_NaN(),
@@ -169,8 +169,8 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "", float, dou
   }
 }
 
-TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not change an output's bits", "",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not change an output's bits",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   // Vectors of up to 64 bytes begin elsewhere in every row. 2 queries are decoded, 40 are a prefill. Values
   // of one channel lie side by side, or apart.
   const std::uint32_t seed = 65;
@@ -208,7 +208,7 @@ TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not chan
     }
 }
 
-TEST_CASE("keys may lie in any order, tile after tile") {
+TEST_CASE("keys may lie in any order, tile after tile", "[attention]") {
   // Tiles of 128 keys in reversed order. The shifts put the first and the last position of a tile next to the
   // first and the last query of a block, where a tile is just seen or just not seen.
   const std::uint32_t seed = 64;
@@ -249,7 +249,7 @@ TEST_CASE("keys may lie in any order, tile after tile") {
   CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * 0x1p-24);
 }
 
-TEST_CASE("a learned sink is counted once, however many splits the keys are cut into") {
+TEST_CASE("a learned sink is counted once, however many splits the keys are cut into", "[attention]") {
   // Scores of 0 and a logit of 8: the sum of exponentials is keys + exp(8), and the values average to 1.
   const long keys = GENERATE(1, 1024, 1025, 5000), queries = GENERATE(1, 20);
   CAPTURE(keys, queries);

@@ -63,8 +63,8 @@ tensor mixed(const operands& x, const rope::attention_options& options, axes key
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened copies under every option", "",
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened copies under every option",
+                   "[attention]", Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 91;
   features::dice dice(seed);
   for (int draw = 0; draw < 40; ++draw) {
@@ -81,8 +81,8 @@ TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened co
   }
 }
 
-TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every group and head_dim", "", float,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every group and head_dim",
+                   "[attention]", float, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 92;
   std::mt19937 generator(seed);
   const long group = GENERATE(1, 2, 3, 4, 5, 6, 7, 8), kv_heads = 1 + group % 3;
@@ -101,7 +101,8 @@ TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every grou
   CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, testing::own_threads(2)), got));
 }
 
-TEMPLATE_TEST_CASE("keys of 16 bits are widened before they are rotated", "", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("keys of 16 bits are widened before they are rotated", "[attention]", Eigen::half,
+                   Eigen::bfloat16) {
   const std::uint32_t seed = 93;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 3, 40);

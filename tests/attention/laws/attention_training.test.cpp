@@ -113,7 +113,7 @@ std::vector<float> random_floats(testing::random& numbers, Index count) {
 
 }  // namespace
 
-TEST_CASE("the backward pass is the derivative of the forward pass") {
+TEST_CASE("the backward pass is the derivative of the forward pass", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
@@ -148,7 +148,7 @@ TEST_CASE("the backward pass is the derivative of the forward pass") {
   }
 }
 
-TEST_CASE("the backward pass with a table reaches unrotated heads and the frequencies") {
+TEST_CASE("the backward pass with a table reaches unrotated heads and the frequencies", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
@@ -184,7 +184,7 @@ TEST_CASE("the backward pass with a table reaches unrotated heads and the freque
   }
 }
 
-TEST_CASE("the backward pass with xPos reaches the rates") {
+TEST_CASE("the backward pass with xPos reaches the rates", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),

@@ -93,7 +93,7 @@ constexpr double u = 0x1p-24;
 
 }  // namespace
 
-TEST_CASE("a key far below the maximum has no part in the output") {
+TEST_CASE("a key far below the maximum has no part in the output", "[attention]") {
   const Index queries = GENERATE(1, 20);
   const float below = GENERATE(-90.0f, -104.0f, -1000.0f, -1e30f);
   row_of_keys x;
@@ -108,7 +108,7 @@ TEST_CASE("a key far below the maximum has no part in the output") {
   if (below < -100) CHECK(r.out[0] == 1);
 }
 
-TEST_CASE("scores beyond the range of float are the largest of their sign") {
+TEST_CASE("scores beyond the range of float are the largest of their sign", "[attention]") {
   const Index queries = GENERATE(1, 20), before = GENERATE(1, 130, 1300);
   const float beyond = GENERATE(1e20f, 2e38f);
   CAPTURE(queries, before, beyond);
@@ -157,7 +157,7 @@ TEST_CASE("scores beyond the range of float are the largest of their sign") {
   check(plain, n / 2, 1 + std::log(n + 1), {.sink_logits = least});
 }
 
-TEST_CASE("a query that leaves the range of float when it is scaled meets zeros as a number") {
+TEST_CASE("a query that leaves the range of float when it is scaled meets zeros as a number", "[attention]") {
   row_of_keys x;
   x.query = 3e38f;  // times log2(e) it would be infinite, and that times 0 not a number
   x.keys = {0, 1, 0};
@@ -168,7 +168,7 @@ TEST_CASE("a query that leaves the range of float when it is scaled meets zeros 
   }
 }
 
-TEST_CASE("a scale and a softcap whose quotient overflows are refused") {
+TEST_CASE("a scale and a softcap whose quotient overflows are refused", "[attention]") {
   std::vector<float> x = {0.5f, -1, 2, 3}, out(4, 7.0f);
   const auto tokens = rope::thd(x.data(), 2, 1, 2);
   const auto refused = [&](rope::attention_options options) {
@@ -186,7 +186,7 @@ TEST_CASE("a scale and a softcap whose quotient overflows are refused") {
   for (const float value : out) CHECK(std::isfinite(value));
 }
 
-TEST_CASE("keys at the ends of the range of positions are where they say they are") {
+TEST_CASE("keys at the ends of the range of positions are where they say they are", "[attention]") {
   using limits = std::numeric_limits<std::int64_t>;
   const std::int64_t last = (limits::max)(), first = (limits::min)();
   const auto mean = [](std::vector<std::int64_t> keys, std::int64_t query, rope::attention_options options) {

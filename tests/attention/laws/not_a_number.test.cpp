@@ -221,20 +221,20 @@ void check_forward(std::uint32_t seed, bool rotated) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("any NaN reaches exactly the queries that see it", "", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("any NaN reaches exactly the queries that see it", "[attention]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   check_forward<TestType, TestType>(91, false);
   check_forward<TestType, TestType>(92, true);
 }
 
-TEMPLATE_TEST_CASE("any NaN of 16-bit keys and values reaches exactly the float queries that see it", "",
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("any NaN of 16-bit keys and values reaches exactly the float queries that see it",
+                   "[attention]", Eigen::half, Eigen::bfloat16) {
   check_forward<float, TestType>(93, false);
   check_forward<float, TestType>(94, true);
 }
 
-TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see it", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see it", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = 95;
   features::dice dice(seed);
@@ -344,7 +344,7 @@ void check_caches() {
 
 }  // namespace
 
-TEST_CASE("any NaN in a cache reaches exactly the queries that see its token") {
+TEST_CASE("any NaN in a cache reaches exactly the queries that see its token", "[attention]") {
   check_caches<float, float>();
   check_caches<float, Eigen::half>();
   check_caches<float, Eigen::bfloat16>();
@@ -353,7 +353,8 @@ TEST_CASE("any NaN in a cache reaches exactly the queries that see its token") {
   check_caches<Eigen::bfloat16, Eigen::bfloat16>();
 }
 
-TEST_CASE("merging hands on every NaN of a side that saw keys, and none of a side that saw nothing") {
+TEST_CASE("merging hands on every NaN of a side that saw keys, and none of a side that saw nothing",
+          "[attention]") {
   for (long kind = 0; kind < kinds; ++kind) {
     CAPTURE(kind);
     for (const bool first : {false, true}) {

@@ -29,7 +29,7 @@ constexpr Index work = Index{1} << 30;
 
 }  // namespace
 
-TEST_CASE("tasks visit a tile in their order") {
+TEST_CASE("tasks visit a tile in their order", "[attention]") {
   testing::random numbers(testing::seed());
   // A task skips some tiles, at either end and in between, and takes its time over others.
   std::vector<std::vector<bool>> visits{std::size_t(tasks), std::vector<bool>(std::size_t(tiles))};
@@ -68,7 +68,7 @@ TEST_CASE("tasks visit a tile in their order") {
     }
 }
 
-TEST_CASE("nobody waits for a task that ended early") {
+TEST_CASE("nobody waits for a task that ended early", "[attention]") {
   places at;
   const auto leave = [&](Index task) {
     ordered_turn turn(at.tiles.data(), task);

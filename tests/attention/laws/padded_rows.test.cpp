@@ -83,7 +83,7 @@ const std::vector<std::pair<list, list>> shapes = {{{5, 8, 1, 0}, {0, 0, 0, 0}},
 
 }  // namespace
 
-TEST_CASE("a row that is padded on the right attends as it does alone") {
+TEST_CASE("a row that is padded on the right attends as it does alone", "[attention]") {
   const frequency_table<> table(plain, 320);
   std::uint32_t seed = 5;
   for (const auto& [lengths, before] : shapes) {
@@ -145,7 +145,7 @@ TEST_CASE("a row that is padded on the right attends as it does alone") {
   }
 }
 
-TEST_CASE("gradients of a row that is padded on the right are those of the row alone") {
+TEST_CASE("gradients of a row that is padded on the right are those of the row alone", "[attention]") {
   const frequency_table<> table(plain, 320);
   std::uint32_t seed = 15;
   for (const auto& [lengths, before] : shapes) {
@@ -211,7 +211,7 @@ TEST_CASE("gradients of a row that is padded on the right are those of the row a
   }
 }
 
-TEST_CASE("a padded prompt is the same in attention and in a cache") {
+TEST_CASE("a padded prompt is the same in attention and in a cache", "[attention]") {
   const frequency_table<> table(plain, 20);
   const batch_of_rows x(25, {5, 8, 1, 0}, {0, 0, 0, 0}, 0);
   kv_cache<float> cache(4, 8, 2, 8, 5);
@@ -236,7 +236,7 @@ TEST_CASE("a padded prompt is the same in attention and in a cache") {
       "rope::attention: a cache has its own positions, counts and rows, the options must not list any"));
 }
 
-TEST_CASE("a block of a padded batch is the block of its rows, forward and backward") {
+TEST_CASE("a block of a padded batch is the block of its rows, forward and backward", "[attention]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const frequency_table<> table(frequencies(8), 20);
   const Index tokens = 6, dim = 16;
@@ -287,7 +287,7 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
       text));
 }
 
-TEST_CASE("counts that would put queries beside their keys are refused") {
+TEST_CASE("counts that would put queries beside their keys are refused", "[attention]") {
   const frequency_table<> table(plain, -20, 20);
   const batch_of_rows x(35, {5, 8}, {0, 0}, 0);
   std::vector<float> out(2 * 8 * 20, -77), weights(2 * 4 * 8 * 8), d_q(x.q.size()), d_k(x.k.size()),

@@ -105,7 +105,8 @@ constexpr auto same = [](std::int64_t p) { return p; };
 
 }  // namespace
 
-TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before it", "[position_maps]") {
+TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before it",
+          "[attention][position_maps]") {
   const fixture x;
   const auto check = [&](const auto& rule) {
     std::vector<part> parts(2);
@@ -122,7 +123,8 @@ TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before
   check(rerope{.window = 7});
 }
 
-TEST_CASE("a prefill under dual chunk attention is three attentions per chunk", "[position_maps]") {
+TEST_CASE("a prefill under dual chunk attention is three attentions per chunk",
+          "[attention][position_maps]") {
   const fixture x;
   const dual_chunk rule{.chunk_size = 16, .local_size = 4};
   const Index length = static_cast<Index>(rule.length());

@@ -49,7 +49,7 @@ double worst(const std::vector<float>& out, testing::wide share, const std::vect
 
 }  // namespace
 
-TEST_CASE("attention to many equal keys loses no digits, in prefill and in decoding") {
+TEST_CASE("attention to many equal keys loses no digits, in prefill and in decoding", "[attention]") {
   const Index keys = GENERATE(8192, 65536, 262144), queries = GENERATE(1, 15);
   const std::vector<float> q(static_cast<std::size_t>(queries * dim), query),
       k(static_cast<std::size_t>(keys * dim), key), v = channels(value_dim, keys);
@@ -153,7 +153,7 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
 
 }  // namespace
 
-TEST_CASE("gradients of many equal tokens lose no digits") {
+TEST_CASE("gradients of many equal tokens lose no digits", "[attention]") {
   for (const bool given : {false, true})
     for (const bool hole : {false, true}) {
       check_gradients(5, 65536, given, hole);

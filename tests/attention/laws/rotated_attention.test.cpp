@@ -59,8 +59,8 @@ void check_fusion(const operands& x, const frequency_table<S>& table, const atte
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention with a table is rotate and then attention, bit for bit", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention with a table is rotate and then attention, bit for bit", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 31;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 9, 70), keys = GENERATE(4, 70, 131), rotary_dim = GENERATE(2, 10, 18);
@@ -124,8 +124,8 @@ double error_against(const operands& exact, const operands& x, const attention_r
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layout does not", "", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layout does not", "[attention]",
+                   float, double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 32;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 9, 33), rotary_dim = GENERATE(8, 16);
@@ -148,7 +148,7 @@ TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layo
   }
 }
 
-TEMPLATE_TEST_CASE("shifting every position leaves the output where it was", "", float, double) {
+TEMPLATE_TEST_CASE("shifting every position leaves the output where it was", "[attention]", float, double) {
   const std::uint32_t seed = 33;
   std::mt19937 generator(seed);
   const operands x = random_operands<TestType>(generator, {1, 5, 20, 4, 2, 16, 5});
@@ -163,7 +163,7 @@ TEMPLATE_TEST_CASE("shifting every position leaves the output where it was", "",
   }
 }
 
-TEST_CASE("keys that a window hides do not shift the ones it shows") {
+TEST_CASE("keys that a window hides do not shift the ones it shows", "[attention]") {
   std::mt19937 generator(34);
   const operands x = random_operands<double>(generator, {1, 3, 1007, 2, 1, 16, 5});
   const frequency_table<double> table(rope::frequencies(16), 1007);
@@ -177,7 +177,7 @@ TEST_CASE("keys that a window hides do not shift the ones it shows") {
   CHECK(error_against<double>(exact, end, rule, rotated_attention<interleaved, double>(x, table, rule)) <= 1);
 }
 
-TEST_CASE("a position outside the table is refused before anything is written") {
+TEST_CASE("a position outside the table is refused before anything is written", "[attention]") {
   const rope::frequencies frequencies(4);
   const operands x = {tensor(2, 3, 2, 4, 1), tensor(2, 8, 1, 4, 1), tensor(2, 8, 1, 4, 1)};
   for (const frequency_table<float>& table :
@@ -192,7 +192,7 @@ TEST_CASE("a position outside the table is refused before anything is written") 
   CHECK_NOTHROW(rotated_attention<half_split, float>(x, frequency_table<float>(frequencies, 8), {}));
 }
 
-TEST_CASE("a rotary_dim above head_dim is refused before anything is written") {
+TEST_CASE("a rotary_dim above head_dim is refused before anything is written", "[attention]") {
   const operands x = {tensor(2, 3, 2, 4, 1), tensor(2, 8, 1, 4, 1), tensor(2, 8, 1, 4, 1)};
   const frequency_table<float> table(rope::frequencies(6), 8);
   const tensor out = output_of<float>(x, axes::bshd, [&](auto q, auto k, auto v, auto to) {
@@ -202,7 +202,7 @@ TEST_CASE("a rotary_dim above head_dim is refused before anything is written") {
   CHECK(out.values == tensor(2, 3, 2, 4, unwritten).values);
 }
 
-TEST_CASE("queries that see nothing need no row of the table") {
+TEST_CASE("queries that see nothing need no row of the table", "[attention]") {
   std::mt19937 generator(35);
   const operands x = random_operands<float>(generator, {2, 9, 4, 2, 1, 8, 3});
   const frequency_table<float> exact(rope::frequencies(8), 4), wide(rope::frequencies(8), -5, 4);

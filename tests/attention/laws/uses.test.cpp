@@ -33,7 +33,7 @@ struct call {
 
 }  // namespace
 
-TEST_CASE("the comments of options show their use") {
+TEST_CASE("the comments of options show their use", "[attention]") {
   call c;
   const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -47,7 +47,7 @@ TEST_CASE("the comments of options show their use") {
   CHECK(*out.at(0, 0, 0) == 0);
 }
 
-TEST_CASE("the comment of dropout_mask shows its use") {
+TEST_CASE("the comment of dropout_mask shows its use", "[attention]") {
   const attention_options options = {.dropout = 0.25, .dropout_seed = 7};
   const Index row = 0, query_head = 1;
   const std::int64_t query_position = 5, key_position = 3;
@@ -56,7 +56,7 @@ TEST_CASE("the comment of dropout_mask shows its use") {
   CHECK(kept == mask.row_of(row, query_head, query_position).keeps(key_position));
 }
 
-TEST_CASE("the comments of the backward pass show their use") {
+TEST_CASE("the comments of the backward pass show their use", "[attention]") {
   call c;
   const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -80,7 +80,7 @@ TEST_CASE("the comments of the backward pass show their use") {
   CHECK(d_sinks[0] < 0);
 }
 
-TEST_CASE("the comment of merge_attention shows the call for one part") {
+TEST_CASE("the comment of merge_attention shows the call for one part", "[attention]") {
   call c;
   const auto [q, k, v, out_a] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;

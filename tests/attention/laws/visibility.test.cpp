@@ -46,7 +46,7 @@ constexpr attention_rule causal_window = {.causal = true, .window = 2},
 
 }  // namespace
 
-TEST_CASE("the last query is aligned with the last key") {
+TEST_CASE("the last query is aligned with the last key", "[attention]") {
   CHECK(weights(2, 5, causal) == rows{"1111.",  //
                                       "11111"});
   CHECK(weights(3, 3, causal) == rows{"1..",  //
@@ -62,7 +62,7 @@ TEST_CASE("the last query is aligned with the last key") {
   CHECK(weights(3, 2, full) == rows{"11", "11", "11"});
 }
 
-TEST_CASE("a causal window of 2 shows a query its own key and the one before") {
+TEST_CASE("a causal window of 2 shows a query its own key and the one before", "[attention]") {
   CHECK(weights(2, 5, causal_window) == rows{"..11.",  //
                                              "...11"});
   CHECK(weights(3, 3, causal_window) == rows{"1..",  //
@@ -75,7 +75,7 @@ TEST_CASE("a causal window of 2 shows a query its own key and the one before") {
                                              "11"});
 }
 
-TEST_CASE("a window of 2 without causality reaches one key to either side") {
+TEST_CASE("a window of 2 without causality reaches one key to either side", "[attention]") {
   CHECK(weights(2, 5, window) == rows{"..111",  //
                                       "...11"});
   CHECK(weights(4, 4, window) == rows{"11..",  //
@@ -89,7 +89,7 @@ TEST_CASE("a window of 2 without causality reaches one key to either side") {
                                       "11"});
 }
 
-TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is no limit") {
+TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is no limit", "[attention]") {
   for (const bool is_causal : {true, false}) {
     CHECK(weights(3, 3, {.causal = is_causal, .window = 1}) == rows{"1..", ".1.", "..1"});
     for (const long limit : {5L, 6L, 1000L, std::numeric_limits<long>::max()})
@@ -97,7 +97,7 @@ TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is 
   }
 }
 
-TEST_CASE("masks hold across every boundary of a tile") {
+TEST_CASE("masks hold across every boundary of a tile", "[attention]") {
   const long queries = GENERATE(63, 64, 65, 129), keys = GENERATE(63, 64, 65, 128, 129);
   for (const attention_rule& rule :
        {causal, full, causal_window, window, attention_rule{.causal = true, .window = 64},
@@ -113,7 +113,7 @@ TEST_CASE("masks hold across every boundary of a tile") {
   }
 }
 
-TEST_CASE("positions of keys behind the count of a row may be anything") {
+TEST_CASE("positions of keys behind the count of a row may be anything", "[attention]") {
   const std::vector<std::int64_t> positions = {0, 1, (std::numeric_limits<std::int64_t>::min)(),
                                                (std::numeric_limits<std::int64_t>::max)()};
   const std::vector<std::int64_t> counts = {2};
@@ -126,7 +126,8 @@ TEST_CASE("positions of keys behind the count of a row may be anything") {
   CHECK(out == expected);
 }
 
-TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "", float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "[attention]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
   std::mt19937 generator(21);
   const auto is_zero = [](const tensor& out, long queries) {
     bool zero = true;
@@ -146,7 +147,7 @@ TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "", float, double, Ei
     CHECK(is_zero(attention<TestType>(nothing, rule), 75));
 }
 
-TEST_CASE("scores of ten thousand choose the largest and do not overflow") {
+TEST_CASE("scores of ten thousand choose the largest and do not overflow", "[attention]") {
   const long keys = GENERATE(1, 3, 64, 65, 200);
   const double scale = GENERATE(1e4, -1e4);
   CAPTURE(keys, scale);
@@ -181,7 +182,7 @@ tensor head_of(const tensor& out, long b, long t, long h) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("what a query does not see never reaches it", "", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("what a query does not see never reaches it", "[attention]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   const std::uint32_t seed = 22;
   std::mt19937 generator(seed);
@@ -209,7 +210,7 @@ TEMPLATE_TEST_CASE("what a query does not see never reaches it", "", float, doub
   }
 }
 
-TEST_CASE("a visible value that is not a number is seen") {
+TEST_CASE("a visible value that is not a number is seen", "[attention]") {
   std::mt19937 generator(23);
   operands x = random_operands<float>(generator, {1, 3, 70, 2, 1, 8, 4});
   x.v(0, 68, 0, 2) = not_a_number;

@@ -60,7 +60,7 @@ void check() {
 
 }  // namespace
 
-TEST_CASE("exp2 is as accurate as stated, in packets and scalars") {
+TEST_CASE("exp2 is as accurate as stated, in packets and scalars", "[base]") {
   check<rope::detail::packet<float>, float>();
   check<float, float>();
   check<rope::detail::packet<double>, double>();

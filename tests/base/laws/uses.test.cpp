@@ -43,7 +43,7 @@ struct tasks {
 
 }  // namespace
 
-TEST_CASE("the comment of owned_array shows its use") {
+TEST_CASE("the comment of owned_array shows its use", "[base]") {
   const double shift = 3;
   owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
   coordinates.col(1) += shift;
@@ -52,7 +52,7 @@ TEST_CASE("the comment of owned_array shows its use") {
   CHECK(copy(0, 1) == copy(0, 0) + shift);
 }
 
-TEST_CASE("the comment of thread_source shows threads of a user's own") {
+TEST_CASE("the comment of thread_source shows threads of a user's own", "[base]") {
   std::vector<float> alone(2 * 300 * 4 * 128, 0.5f), shared = alone;
   const frequency_table table(frequencies(128), 300);
   rotate<half_split>(bshd(alone.data(), 2, 300, 4, 128), table);
@@ -60,7 +60,7 @@ TEST_CASE("the comment of thread_source shows threads of a user's own") {
   CHECK(shared == alone);
 }
 
-TEST_CASE("the comment of this_thread shows its use") {
+TEST_CASE("the comment of this_thread shows its use", "[base]") {
   std::vector<float> x(3 * 2 * 8, 0.5f), same = x;
   const head_view<float> q = bshd(x.data(), 1, 3, 2, 8);
   const frequency_table table(frequencies(8), 10);
@@ -70,7 +70,7 @@ TEST_CASE("the comment of this_thread shows its use") {
   CHECK(x == same);
 }
 
-TEST_CASE("the comment of release_scratch reaches every thread of a pool") {
+TEST_CASE("the comment of release_scratch reaches every thread of a pool", "[base]") {
   const int pool_size = 3;
   tasks pool;
   std::latch all(pool_size + 1);

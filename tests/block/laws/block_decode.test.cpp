@@ -38,7 +38,8 @@ rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const f
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are one block", "", float, double) {
+TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are one block", "[block]", float,
+                   double) {
   using T = TestType;
   for (const block_kind& kind : kinds) {
     const random_block<T> memory(kind, 509);
@@ -85,7 +86,7 @@ TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are on
   }
 }
 
-TEST_CASE("a block of floats keeps its keys and values in 16 bits") {
+TEST_CASE("a block of floats keeps its keys and values in 16 bits", "[block]") {
   const random_block<float> memory({}, 511);
   testing::random numbers(512);
   const rows_of<float> x = testing::random_rows<float>(numbers, 12, 10, 2);
@@ -102,7 +103,7 @@ TEST_CASE("a block of floats keeps its keys and values in 16 bits") {
   CHECK(testing::worst(same, 0, testing::exact(close)) <= 1);
 }
 
-TEST_CASE("rows of a batch may bring different numbers of tokens") {
+TEST_CASE("rows of a batch may bring different numbers of tokens", "[block]") {
   const random_block<double> memory({.bias = true}, 513);
   testing::random numbers(514);
   const frequency_table<double> table(narrow, 20);

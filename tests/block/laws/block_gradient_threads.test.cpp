@@ -50,7 +50,7 @@ struct all_gradients {
 
 }  // namespace
 
-TEST_CASE("gradients of a block have the same bits on any number of threads") {
+TEST_CASE("gradients of a block have the same bits on any number of threads", "[block]") {
   const long_rows of;
   const auto block = of.block();
   const auto check = [&](bool self, const auto& call) {
@@ -78,7 +78,7 @@ TEST_CASE("gradients of a block have the same bits on any number of threads") {
   });
 }
 
-TEST_CASE("every step of a backward pass runs on the threads") {
+TEST_CASE("every step of a backward pass runs on the threads", "[block]") {
   const long_rows of;
   std::vector<float> memory(batch * tokens * 16 * 16);
   std::vector<double> sums(batch * tokens * 16);
@@ -105,7 +105,7 @@ TEST_CASE("every step of a backward pass runs on the threads") {
   CHECK(attends > 1);
 }
 
-TEST_CASE("no threads are the calling thread of a backward pass") {
+TEST_CASE("no threads are the calling thread of a backward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
   all_gradients d(of.memory, of.x, of.context), alone = d;

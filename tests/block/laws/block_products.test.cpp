@@ -47,7 +47,7 @@ testing::wide bound(Index depth) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape", "", float, double) {
+TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape", "[block]", float, double) {
   using T = TestType;
   testing::random random(17);
   const Index most = rope::detail::terms_at_once;
@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape"
         }
 }
 
-TEMPLATE_TEST_CASE("few tokens give the same bits beside any others", "", float, double) {
+TEMPLATE_TEST_CASE("few tokens give the same bits beside any others", "[block]", float, double) {
   using T = TestType;
   testing::random random(18);
   for (const Index depth : {0, 1, 7, 64, 133})

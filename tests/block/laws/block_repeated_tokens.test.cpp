@@ -15,7 +15,7 @@
 using rope::Index;
 using testing::wide;
 
-TEST_CASE("the gradients of weights and biases over many equal tokens lose no digits") {
+TEST_CASE("the gradients of weights and biases over many equal tokens lose no digits", "[block]") {
   testing::random numbers(testing::seed());
   const Index tokens = 65536, dim = 8, matrix = dim * dim;
   const auto size = [](Index n) { return static_cast<std::size_t>(n); };

@@ -11,7 +11,7 @@
 
 using namespace threaded_block;
 
-TEST_CASE("a forward pass has the same bits on any number of threads") {
+TEST_CASE("a forward pass has the same bits on any number of threads", "[block]") {
   const long_rows of;
   const auto block = of.block();
   const auto check = [&](const auto& call) {
@@ -36,7 +36,7 @@ TEST_CASE("a forward pass has the same bits on any number of threads") {
   });
 }
 
-TEST_CASE("every step of a forward pass runs on the threads") {
+TEST_CASE("every step of a forward pass runs on the threads", "[block]") {
   const long_rows of;
   std::vector<float> memory(batch * tokens * 16 * 16);
   const auto heads = [&](Index count, Index dim) { return bshd(memory.data(), batch, tokens, count, dim); };
@@ -75,7 +75,7 @@ rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const f
 
 }  // namespace
 
-TEST_CASE("a cached forward pass has the same bits on any number of threads") {
+TEST_CASE("a cached forward pass has the same bits on any number of threads", "[block]") {
   using T = double;
   // Weights of which one token already is work for two threads.
   const block_kind wide = {.heads = 8,
@@ -102,7 +102,7 @@ TEST_CASE("a cached forward pass has the same bits on any number of threads") {
   check(ring_cache<T>(batch, ring, 2, 32, 0, key_storage::raw), &table);
 }
 
-TEST_CASE("one token runs on every thread") {
+TEST_CASE("one token runs on every thread", "[block]") {
   const block_kind wide = {.heads = 8,
                            .kv_heads = 2,
                            .head_dim = 64,
@@ -119,7 +119,7 @@ TEST_CASE("one token runs on every thread") {
   CHECK(loops_of([&](const auto& threads) { block.forward(x, cache, out, {}, threads); }) == 2);
 }
 
-TEST_CASE("no threads are the calling thread of a forward pass") {
+TEST_CASE("no threads are the calling thread of a forward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
   rows_of<float> out(batch * tokens, 300), alone(batch * tokens, 300);
@@ -128,7 +128,7 @@ TEST_CASE("no threads are the calling thread of a forward pass") {
   CHECK(out == alone);
 }
 
-TEST_CASE("every step of a cached forward pass runs on the threads") {
+TEST_CASE("every step of a cached forward pass runs on the threads", "[block]") {
   const block_kind wide = {.heads = 8,
                            .kv_heads = 2,
                            .head_dim = 32,

@@ -35,7 +35,7 @@ struct model {
 
 }  // namespace
 
-TEST_CASE("the comments of a block show its use") {
+TEST_CASE("the comments of a block show its use", "[block]") {
   const model memory;
   const auto& [wq, wk, wv, wo] = memory;
   const auto& q_proj = wq;
@@ -62,7 +62,7 @@ TEST_CASE("the comments of a block show its use") {
   CHECK(cache.size() == 3);
 }
 
-TEST_CASE("the comment of multi_head_shape shows its use") {
+TEST_CASE("the comment of multi_head_shape shows its use", "[block]") {
   const model memory;
   const multi_head_attention<float> block = memory.block();
   const multi_head_shape& shape = block.shape();
@@ -70,7 +70,7 @@ TEST_CASE("the comment of multi_head_shape shows its use") {
   CHECK(cache.capacity() == capacity);
 }
 
-TEST_CASE("the comments of the gradient of a block show its use") {
+TEST_CASE("the comments of the gradient of a block show its use", "[block]") {
   const model memory;
   const multi_head_attention<float> block = memory.block();
   testing::random numbers(13);

@@ -143,7 +143,7 @@ void check_history(key_storage storage) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were appended at", "",
+TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were appended at", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::bfloat16>)) {
   using T = typename TestType::channel;
@@ -154,7 +154,7 @@ TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were a
   }
 }
 
-TEST_CASE("keys at the positions they would have had anyway have the same bits") {
+TEST_CASE("keys at the positions they would have had anyway have the same bits", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5);
   const frequency_table<> table(plain, 40);
   const auto keys = bshd(k.data(), 2, 9, 2, 8);
@@ -181,7 +181,7 @@ TEST_CASE("keys at the positions they would have had anyway have the same bits")
   CHECK_NOTHROW(listed.append<half_split>(keys.token_range(0, 1), keys.token_range(0, 1), table));
 }
 
-TEST_CASE("left padding is hidden by a mask") {
+TEST_CASE("left padding is hidden by a mask", "[cache]") {
   // Row 1 has two tokens of padding; its tokens are at positions 0, 1, ... like those of row 0.
   const Index queries = 2, keys = 6;
   const std::vector<double> k = testing::random_channels<double>(2 * keys * 2 * 8, 6),
@@ -210,7 +210,7 @@ TEST_CASE("left padding is hidden by a mask") {
   for (std::size_t i = 0; i < out.size(); ++i) CHECK(std::abs(out[i] - expected[i]) <= 0x1p-53 * 4 * 4 * 128);
 }
 
-TEST_CASE("positions that cannot be are refused and nothing is written") {
+TEST_CASE("positions that cannot be are refused and nothing is written", "[cache]") {
   const std::vector<float> ones(2 * 3 * 2 * 8, 1.0f), twos(ones.size(), 2.0f);
   const auto old = bshd(ones.data(), 2, 3, 2, 8), added = bshd(twos.data(), 2, 3, 2, 8);
   const frequency_table<> table(plain, 10), other(frequencies(6, 50.0), 10);

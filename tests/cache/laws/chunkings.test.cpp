@@ -67,7 +67,7 @@ tensor decoded(const operands& x, const std::vector<long>& chunks, const rope::f
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in every combination", "",
+TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in every combination", "[cache]",
                    (testing::types<rope::interleaved, float>),
                    (testing::types<rope::interleaved, Eigen::half>),
                    (testing::types<rope::interleaved, Eigen::bfloat16>),

@@ -108,8 +108,8 @@ void check_chunkings(const operands& x, const attention_rule& rule, long rotary_
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attention", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attention", "[cache]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 41;
   std::mt19937 generator(seed);
   const long group = GENERATE(1, 4), window = GENERATE(0, 5), rotary_dim = GENERATE(8, 6);
@@ -123,7 +123,7 @@ TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attent
   check_chunkings<half_split, TestType>(x, rule, rotary_dim, chunkings);
 }
 
-TEMPLATE_TEST_CASE("chunks may end on either side of a tile", "", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("chunks may end on either side of a tile", "[cache]", float, Eigen::bfloat16) {
   const std::uint32_t seed = 42;
   std::mt19937 generator(seed);
   const long window = GENERATE(0, 5, 64, 100);
@@ -139,7 +139,7 @@ TEMPLATE_TEST_CASE("chunks may end on either side of a tile", "", float, Eigen::
                                          {1, 62, 1, 1, 135}});
 }
 
-TEST_CASE("each step of a decoder follows the definition on the tokens so far") {
+TEST_CASE("each step of a decoder follows the definition on the tokens so far", "[cache]") {
   std::mt19937 generator(43);
   const operands x = random_operands<float>(generator, {2, 9, 9, 4, 2, 8, 5});
   const attention_rule rule = {.window = 4};
@@ -160,7 +160,8 @@ TEST_CASE("each step of a decoder follows the definition on the tokens so far") 
   }
 }
 
-TEMPLATE_TEST_CASE("rejected guesses leave no trace", "", float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rejected guesses leave no trace", "[cache]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
   const std::uint32_t seed = 44;
   std::mt19937 generator(seed);
   const operands x = random_operands<TestType>(generator, {2, 90, 90, 4, 2, 16, 16});
@@ -185,7 +186,7 @@ TEMPLATE_TEST_CASE("rejected guesses leave no trace", "", float, double, Eigen::
   CHECK(same_bits(first_66(speculative.output()), first_66(straight.output())));
 }
 
-TEST_CASE("a query against an empty cache gives zeros") {
+TEST_CASE("a query against an empty cache gives zeros", "[cache]") {
   const kv_cache<float> cache(2, 8, 2, 4);
   const operands x = {tensor(2, 3, 4, 4, 1), tensor(2, 0, 2, 4), tensor(2, 0, 2, 4)};
   const auto q = stored<float>(x.q);

@@ -101,7 +101,7 @@ testing::wide worst_difference(const head_view<const T>& keys, const head_view<c
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, bit for bit", "",
+TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, bit for bit", "[cache]",
                         testing::all_types) {
   using T = typename TestType::channel;
   const frequency_table<typename TestType::entry> table(plain, 40);
@@ -122,7 +122,8 @@ TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, bit f
   });
 }
 
-TEST_CASE("a cache refuses keys and queries of another table or layout and stays as it is", "[kv_cache]") {
+TEST_CASE("a cache refuses keys and queries of another table or layout and stays as it is",
+          "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40), other(longer, 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -149,7 +150,8 @@ TEST_CASE("a cache refuses keys and queries of another table or layout and stays
   CHECK(cache.size() == 10);
 }
 
-TEST_CASE("keys that came rotated can be followed only by such, and are known by no table", "[kv_cache]") {
+TEST_CASE("keys that came rotated can be followed only by such, and are known by no table",
+          "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -161,7 +163,7 @@ TEST_CASE("keys that came rotated can be followed only by such, and are known by
   CHECK(cache.size() == 10);
 }
 
-TEST_CASE("an emptied cache takes any table and layout, a shortened one does not", "[kv_cache]") {
+TEST_CASE("an emptied cache takes any table and layout, a shortened one does not", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40), other(longer, 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -185,7 +187,7 @@ TEST_CASE("an emptied cache takes any table and layout, a shortened one does not
   CHECK(empty.size() == 5);
 }
 
-TEST_CASE("a checked append that fails leaves the cache as it was", "[kv_cache]") {
+TEST_CASE("a checked append that fails leaves the cache as it was", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   kv_cache<float> cache(2, 12, 3, 10, 4);
   const frequency_table<> table(plain, 40), too_short(plain, 9), too_wide(frequencies(12), 40);
@@ -208,7 +210,7 @@ TEST_CASE("a checked append that fails leaves the cache as it was", "[kv_cache]"
   cache.check_table<half_split>(table);
 }
 
-TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other table at once", "",
+TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other table at once", "[cache]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -247,7 +249,8 @@ TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other
   }
 }
 
-TEST_CASE("every row and head is rebased, and the cache then belongs to the other table", "[kv_cache]") {
+TEST_CASE("every row and head is rebased, and the cache then belongs to the other table",
+          "[cache][kv_cache]") {
   const sequence<double> tokens(9);
   const frequency_table<double> from(plain, 40), to(longer, 40);
   kv_cache<double> cache(2, 40, 3, 10, 4), direct(2, 40, 3, 10, 4);
@@ -267,7 +270,7 @@ TEST_CASE("every row and head is rebased, and the cache then belongs to the othe
   cache.check_table<half_split>(from);
 }
 
-TEST_CASE("rebasing to the same table changes no bit of a key", "[kv_cache]") {
+TEST_CASE("rebasing to the same table changes no bit of a key", "[cache][kv_cache]") {
   const sequence<float> tokens(9);
   const frequency_table<> table(frequencies(8, 1e4, yarn_scaling{4, 512}), 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -277,7 +280,7 @@ TEST_CASE("rebasing to the same table changes no bit of a key", "[kv_cache]") {
   CHECK(testing::same_heads(cache.keys(), before.keys()));
 }
 
-TEST_CASE("a rebase from another table or layout, or to other pairs, is refused", "[kv_cache]") {
+TEST_CASE("a rebase from another table or layout, or to other pairs, is refused", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> from(plain, 40), to(longer, 40), narrow(frequencies(6), 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -289,7 +292,7 @@ TEST_CASE("a rebase from another table or layout, or to other pairs, is refused"
       cache, [&] { cache.rebase<half_split>(from, narrow); }, pairs));
 }
 
-TEST_CASE("a rebase needs the exact angles of a range of positions on both sides", "[kv_cache]") {
+TEST_CASE("a rebase needs the exact angles of a range of positions on both sides", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const char* exact = "rope::kv_cache::rebase: the angle must be position * inv_freq in both tables";
   const frequency_table<> range(plain, 40);
@@ -308,7 +311,7 @@ TEST_CASE("a rebase needs the exact angles of a range of positions on both sides
   }
 }
 
-TEST_CASE("an empty cache belongs to no table", "[kv_cache]") {
+TEST_CASE("an empty cache belongs to no table", "[cache][kv_cache]") {
   kv_cache<float> cache(2, 40, 3, 10, 4);
   const frequency_table<> from(plain, 40), to(longer, 40);
   CHECK_NOTHROW(cache.check_table<half_split>(from));

@@ -229,7 +229,7 @@ void check_decoder(std::uint64_t seed, const Cache& cache, int& answered, int& r
 
 }  // namespace
 
-TEST_CASE("a call without counts means the tokens that the rows took last, or is refused") {
+TEST_CASE("a call without counts means the tokens that the rows took last, or is refused", "[cache]") {
   int answered = 0, refused = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     const key_storage storage = seed % 2 == 0 ? key_storage::raw : key_storage::rotated;
@@ -243,7 +243,7 @@ TEST_CASE("a call without counts means the tokens that the rows took last, or is
   CHECK(refused > 50);
 }
 
-TEST_CASE("cached attention needs no counts after padded chunks") {
+TEST_CASE("cached attention needs no counts after padded chunks", "[cache]") {
   // Row 0 has 5 tokens and row 1 has 8, in chunks of 4.
   const reference::model m = model_of<half_split>(2, plain);
   const frequency_table<> table(plain, 20);
@@ -272,7 +272,7 @@ TEST_CASE("cached attention needs no counts after padded chunks") {
   }
 }
 
-TEST_CASE("a block leaves its counts with the cache") {
+TEST_CASE("a block leaves its counts with the cache", "[cache]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const std::vector<float> channels = testing::random_channels<float>(2 * 4 * 16, 3);
   const matrix w = matrix::Identity(16, 16);

@@ -141,14 +141,14 @@ void check_ring(std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a ring answers as the whole history does, or says that keys are lost") {
+TEST_CASE("a ring answers as the whole history does, or says that keys are lost", "[cache]") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     check_ring<half_split>(seed);
     check_ring<interleaved>(seed + 1000);
   }
 }
 
-TEST_CASE("queries that begin among the sinks do not see the keys that wrote over theirs") {
+TEST_CASE("queries that begin among the sinks do not see the keys that wrote over theirs", "[cache]") {
   const std::vector<float> ones(9 * 4, 1);
   std::vector<float> values(9 * 4), out(7 * 4, -77);
   for (std::size_t t = 0; t < 9; ++t) std::fill_n(values.begin() + static_cast<long>(4 * t), 4, float(t));

@@ -77,7 +77,7 @@ void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage sto
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a ring follows the definition however long the stream", "",
+TEMPLATE_TEST_CASE("attention to a ring follows the definition however long the stream", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::bfloat16>), (testing::types<Eigen::half, Eigen::half>)) {
   using T = typename TestType::channel;

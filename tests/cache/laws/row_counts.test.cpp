@@ -69,7 +69,7 @@ std::vector<float> outputs(const Counts& counts) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("counts are a list of any integers", "", int, signed char, std::uint8_t, short,
+TEMPLATE_TEST_CASE("counts are a list of any integers", "[cache]", int, signed char, std::uint8_t, short,
                    std::uint32_t, long, long long, std::uint64_t) {
   using I = TestType;
   const std::vector<Index> plain = {3, 0, 4};
@@ -91,7 +91,7 @@ TEMPLATE_TEST_CASE("counts are a list of any integers", "", int, signed char, st
   CHECK(testing::same_bits(outputs(std::vector<I>{}), outputs(std::vector<Index>{4, 4, 4})));
 }
 
-TEST_CASE("a count that is no number of tokens is refused with its value") {
+TEST_CASE("a count that is no number of tokens is refused with its value", "[cache]") {
   const channels of;
   kv_cache<float> cache(batch, 20, heads, dim);
   const auto refused = [&](const auto& counts, const char* got) {
@@ -110,7 +110,7 @@ TEST_CASE("a count that is no number of tokens is refused with its value") {
       "counts: give a vector of integers, got a matrix [3, 2]"));
 }
 
-TEST_CASE("counts that are not a list of integers are no counts") {
+TEST_CASE("counts that are not a list of integers are no counts", "[cache]") {
   CHECK(std::is_convertible_v<std::vector<int>, detail::row_counts>);
   CHECK(std::is_convertible_v<Eigen::VectorXi, detail::row_counts>);
   CHECK_FALSE(std::is_convertible_v<std::vector<double>, detail::row_counts>);

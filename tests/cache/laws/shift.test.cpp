@@ -80,8 +80,8 @@ kv_cache<T> at(std::int64_t start, const tokens_of<T>& tokens, const frequency_t
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a shift is the rotation at the new position, and keeps the attention factor", "",
-                        testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("a shift is the rotation at the new position, and keeps the attention factor",
+                        "[cache]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const tokens_of<T> tokens(12);
@@ -103,7 +103,8 @@ TEMPLATE_LIST_TEST_CASE("a shift is the rotation at the new position, and keeps 
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("many shifts add their roundings and nothing else", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("many shifts add their roundings and nothing else", "[cache]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   const tokens_of<T> tokens(6);
   const frequency_table<typename TestType::entry> table(loud, -100, 5000);
@@ -114,7 +115,7 @@ TEMPLATE_LIST_TEST_CASE("many shifts add their roundings and nothing else", "", 
   CHECK(worst<half_split>(cache, at<half_split>(2000, tokens, table), 1000) <= 1);
 }
 
-TEST_CASE("a shift turns only the tokens and rows it is given") {
+TEST_CASE("a shift turns only the tokens and rows it is given", "[cache]") {
   const tokens_of<float> tokens(6);
   const frequency_table<> table(plain, 100);
   kv_cache<float> cache(2, 6, 3, 10);
@@ -135,7 +136,7 @@ TEST_CASE("a shift turns only the tokens and rows it is given") {
   CHECK(testing::same_heads(cache.keys(), shifted.keys()));
 }
 
-TEST_CASE("a context shift goes on as if the removed tokens had never been") {
+TEST_CASE("a context shift goes on as if the removed tokens had never been", "[cache]") {
   // llama.cpp keeps 4 tokens, discards 6 and moves the rest.
   const tokens_of<double> tokens(20);
   const frequency_table<double> table(plain, 40);
@@ -152,7 +153,7 @@ TEST_CASE("a context shift goes on as if the removed tokens had never been") {
   CHECK(cache.next_positions()[0] == 14);
 }
 
-TEST_CASE("a rebase follows shifted positions") {
+TEST_CASE("a rebase follows shifted positions", "[cache]") {
   const tokens_of<double> tokens(5);
   const frequency_table<double> from(plain, 100), to(frequencies(8, 5e5), 100);
   kv_cache<double> cache(2, 5, 3, 10);
@@ -162,7 +163,7 @@ TEST_CASE("a rebase follows shifted positions") {
   CHECK(worst<half_split>(cache, at<half_split>(30, tokens, to), 2) <= 1);
 }
 
-TEST_CASE("a shift by another table or layout, or of inexact angles, is refused") {
+TEST_CASE("a shift by another table or layout, or of inexact angles, is refused", "[cache]") {
   const tokens_of<float> tokens(5);
   const frequency_table<> table(plain, 40),
       longer(frequencies(8, 1e4, dynamic_ntk_scaling{4, 1024, 3000}), 40);

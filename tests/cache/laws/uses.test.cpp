@@ -30,7 +30,7 @@ struct step {
 
 }  // namespace
 
-TEST_CASE("the comments of kv_cache show its use") {
+TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -48,7 +48,7 @@ TEST_CASE("the comments of kv_cache show its use") {
   CHECK(cache.size() == 2);
 }
 
-TEST_CASE("the comments of attention to a cache show its use") {
+TEST_CASE("the comments of attention to a cache show its use", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -62,7 +62,7 @@ TEST_CASE("the comments of attention to a cache show its use") {
   CHECK(*out.at(0, 1, 0) == 1);
 }
 
-TEST_CASE("the comment of batch_row shows its use") {
+TEST_CASE("the comment of batch_row shows its use", "[cache]") {
   step s;
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
   for (int i = 0; i < 3; ++i) cache.append(s.k, s.v);
@@ -71,7 +71,7 @@ TEST_CASE("the comment of batch_row shows its use") {
   CHECK(cache.size(1) == 6);
 }
 
-TEST_CASE("the comment of ring_policy shows its use") {
+TEST_CASE("the comment of ring_policy shows its use", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -81,7 +81,7 @@ TEST_CASE("the comment of ring_policy shows its use") {
   CHECK(*out.at(0, 1, 0) == 1);
 }
 
-TEST_CASE("the comment of ring_cache shows its use") {
+TEST_CASE("the comment of ring_cache shows its use", "[cache]") {
   step s;
   const head_view<float> q = s.q.token_range(0, 1), k = s.k.token_range(0, 1), v = s.v.token_range(0, 1),
                          out = s.out.token_range(0, 1);

@@ -34,7 +34,7 @@ const yarn_scaling deepseek_v3 = {
 
 // Golden, as the five below: recomputed in double precision from the formulas of Hugging Face transformers
 // and the configs of the released models, nine digits.
-TEST_CASE("the schedule of Qwen2.5 with YaRN is published", "[scaling]") {
+TEST_CASE("the schedule of Qwen2.5 with YaRN is published", "[frequencies][scaling]") {
   const frequencies f(128, 1e6, qwen25);
   CHECK(lists(f, 0,
               "1 0.805842188 0.649381632 0.523299115 0.421696503 0.339820833 0.273841963 0.220673407 "
@@ -55,7 +55,8 @@ TEST_CASE("the schedule of Qwen2.5 with YaRN is published", "[scaling]") {
                    39.650880710, 11));
 }
 
-TEST_CASE("the schedule of gpt-oss is published, without and with truncated bounds", "[scaling]") {
+TEST_CASE("the schedule of gpt-oss is published, without and with truncated bounds",
+          "[frequencies][scaling]") {
   const frequencies f(64, 150000, gpt_oss);
   CHECK(lists(f, 0,
               "1 0.689044306 0.474782055 0.327145872 0.225418 0.155322989 0.107024421 0.0737445682 "
@@ -75,7 +76,7 @@ TEST_CASE("the schedule of gpt-oss is published, without and with truncated boun
               7));
 }
 
-TEST_CASE("the schedules of DeepSeek-V3 and V4 are published", "[scaling]") {
+TEST_CASE("the schedules of DeepSeek-V3 and V4 are published", "[frequencies][scaling]") {
   const frequencies f(64, 1e4, deepseek_v3);
   CHECK(lists(f, 0,
               "1 0.749894209 0.562341325 0.421696503 0.316227766 0.237137371 0.177827941 0.133352143 "
@@ -96,7 +97,7 @@ TEST_CASE("the schedules of DeepSeek-V3 and V4 are published", "[scaling]") {
               9));
 }
 
-TEST_CASE("the softmax multiplier of DeepSeek is not part of the table", "[scaling]") {
+TEST_CASE("the softmax multiplier of DeepSeek is not part of the table", "[frequencies][scaling]") {
   const yarn_scaling v2 = {
       .factor = 40, .original_max_position = 4096, .mscale = 0.707, .mscale_all_dim = 0.707};
   CHECK(rounds_to(yarn_softmax_multiplier(deepseek_v3), 1.873854207, 10));
@@ -110,7 +111,7 @@ TEST_CASE("the softmax multiplier of DeepSeek is not part of the table", "[scali
 }
 
 TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the divisors of a GGUF file",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   const frequencies f(128, 5e5, llama3_scaling{.factor = 8});
   CHECK(lists(f, 0,
               "1 0.814617234 0.663601238 0.540581005 0.440366603 0.358730224 0.292227823 0.23805382 "
@@ -141,7 +142,7 @@ TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the div
                                   static_cast<testing::wide>(f.inv_freq()(i, 0))) <= 3);
 }
 
-TEST_CASE("the schedule of Llama 3.2 is published", "[scaling]") {
+TEST_CASE("the schedule of Llama 3.2 is published", "[frequencies][scaling]") {
   const frequencies f(64, 5e5, llama3_scaling{.factor = 32});
   CHECK(lists(f, 13,
               "0.00483942135 0.00321144599 0.00129054793 0.000429556797 9.7082878e-05 1.94616382e-05 "

@@ -57,7 +57,7 @@ struct base_reader {
 }  // namespace
 
 TEST_CASE("the m of yarn_scaling is attention_factor, or the ratio of both mscales, or that of the factor",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   const auto m = [](std::optional<double> factor, std::optional<double> mscale, std::optional<double> all) {
     return m_of({.factor = 40,
                  .original_max_position = 4096,
@@ -84,7 +84,7 @@ TEST_CASE("the m of yarn_scaling is attention_factor, or the ratio of both mscal
 }
 
 TEST_CASE("the blend of yarn_scaling starts at beta_fast 32, ends at beta_slow 1 and stays in [0, d - 1]",
-          "[scaling]") {
+          "[frequencies][scaling]") {
   CHECK(same_schedule(frequencies(64, 1e4, qwen25),
                       frequencies(64, 1e4, yarn_scaling{4, 32768, 32, 1, true, {}, {}, {}})));
   // So few rotations that no pair of the 32 is slow enough: the upper end is d - 1, not d / 2 - 1.
@@ -94,7 +94,7 @@ TEST_CASE("the blend of yarn_scaling starts at beta_fast 32, ends at beta_slow 1
   CHECK(bounds_are({.factor = 4, .original_max_position = 100}, 64, 1e4, 0, 10, 17));
 }
 
-TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[scaling]") {
+TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
   // Both ends are clamped to pair 0, or both betas are one number and bounds are not truncated.
   const yarn_scaling clamped = {.factor = 4, .original_max_position = 6};
@@ -111,7 +111,8 @@ TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[scaling]"
   }
 }
 
-TEST_CASE("yarn_scaling reports a field out of its range with the rule and the value", "[scaling]") {
+TEST_CASE("yarn_scaling reports a field out of its range with the rule and the value",
+          "[frequencies][scaling]") {
   const auto says = [](auto change, const char* text, const char* value) {
     yarn_scaling rule = {.factor = 4, .original_max_position = 512};
     change(rule);
@@ -138,7 +139,7 @@ TEST_CASE("yarn_scaling reports a field out of its range with the rule and the v
              "got low 0"));
 }
 
-TEST_CASE("scalings given together apply in the order given", "[scaling]") {
+TEST_CASE("scalings given together apply in the order given", "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
   SECTION("two linear ones multiply") {
     CHECK(same_schedule(frequencies(64, 1e4, linear_scaling{2}, linear_scaling{4}),

@@ -14,7 +14,7 @@
 using namespace rope;
 using testing::same_schedule;
 
-TEST_CASE("the comment of schedule shows a rule of a user's own") {
+TEST_CASE("the comment of schedule shows a rule of a user's own", "[frequencies]") {
   struct half_speed {  // a rule of your own
     void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
   };
@@ -22,7 +22,7 @@ TEST_CASE("the comment of schedule shows a rule of a user's own") {
   CHECK(same_schedule(f, frequencies(128, 10000.0, linear_scaling{2})));
 }
 
-TEST_CASE("the comments of frequencies show their use") {
+TEST_CASE("the comments of frequencies show their use", "[frequencies]") {
   {
     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
     const frequency_table table(f, 8192);
@@ -32,7 +32,7 @@ TEST_CASE("the comments of frequencies show their use") {
   CHECK(f.attention_factor() > 1.1);
 }
 
-TEST_CASE("the comments of the rules show their use") {
+TEST_CASE("the comments of the rules show their use", "[frequencies]") {
   const double prompt_length = 9000;
   const std::vector<double> short_factor(48, 1.0), long_factor(48, 4.0), rope_freqs(64, 8.0);
   {
@@ -96,7 +96,7 @@ TEST_CASE("the comments of the rules show their use") {
   }
 }
 
-TEST_CASE("the comments of the axes show their use") {
+TEST_CASE("the comments of the axes show their use", "[frequencies]") {
   const Index side = 4;
   {
     const frequencies time(16, 256), height(56, 256), width(56, 256);

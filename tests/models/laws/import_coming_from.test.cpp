@@ -25,7 +25,7 @@ testing::wide llama_3_1(Index i) {
 
 }  // namespace
 
-TEST_CASE("transformers: the rotary embedding of a config", "[coming_from]") {
+TEST_CASE("transformers: the rotary embedding of a config", "[models][coming_from]") {
   const auto config = testing::config("llama_3_1_8b");  // nlohmann::json::parse of config.json
   const model_rope model = import_hugging_face(config);
   const frequency_table table(model.groups[0].frequencies, 8192);
@@ -35,7 +35,7 @@ TEST_CASE("transformers: the rotary embedding of a config", "[coming_from]") {
   CHECK(table.attention_factor() == 1);
 }
 
-TEST_CASE("ggml: the rotary embedding of a GGUF file", "[coming_from]") {
+TEST_CASE("ggml: the rotary embedding of a GGUF file", "[models][coming_from]") {
   const testing::gguf_file lookup =
       testing::gguf("qwen2", {{".embedding_length", 512},
                               {".attention.head_count", 4},

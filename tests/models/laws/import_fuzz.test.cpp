@@ -373,7 +373,7 @@ constexpr auto dump_handling = json::error_handler_t::replace;
 
 }  // namespace
 
-TEST_CASE("configs spoilt at random keep the promises of a model or are refused", "[import]") {
+TEST_CASE("configs spoilt at random keep the promises of a model or are refused", "[models][import]") {
   spoiler spoil(ROPE_FUZZ_SEED);
   tally seen;
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {
@@ -389,7 +389,7 @@ TEST_CASE("configs spoilt at random keep the promises of a model or are refused"
   CHECK(seen.refused > ROPE_FUZZ_RUNS / 10);
 }
 
-TEST_CASE("GGUF metadata spoilt at random keeps the promises of a model or is refused", "[gguf]") {
+TEST_CASE("GGUF metadata spoilt at random keeps the promises of a model or is refused", "[models][gguf]") {
   spoiler spoil(ROPE_FUZZ_SEED + 1);
   tally seen;
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {

@@ -96,7 +96,7 @@ bool holds(tally& seen, const Import& import) {
 
 }  // namespace
 
-TEST_CASE("a config with any value in any place imports or is refused", "[import]") {
+TEST_CASE("a config with any value in any place imports or is refused", "[models][import]") {
   tally seen;
   for (const std::string& name : configs) {
     const json original = testing::config(name);
@@ -115,7 +115,7 @@ TEST_CASE("a config with any value in any place imports or is refused", "[import
   CHECK(seen.refused > 1000);
 }
 
-TEST_CASE("a config with several spoilt places imports or is refused", "[import]") {
+TEST_CASE("a config with several spoilt places imports or is refused", "[models][import]") {
   const std::uint64_t seed = 93;
   CAPTURE(seed);
   testing::random random(seed);
@@ -142,7 +142,7 @@ TEST_CASE("a config with several spoilt places imports or is refused", "[import]
   CHECK(seen.refused > 100);
 }
 
-TEST_CASE("GGUF metadata with any value in any key imports or is refused", "[gguf]") {
+TEST_CASE("GGUF metadata with any value in any key imports or is refused", "[models][gguf]") {
   const json entries = {{".embedding_length", 512},
                         {".attention.head_count", 4},
                         {".attention.head_count_kv", 2},

@@ -27,7 +27,7 @@ const testing::json json = testing::config("llama_3_1_8b");
 
 }  // namespace
 
-TEST_CASE("the comments of imports show their use") {
+TEST_CASE("the comments of imports show their use", "[models]") {
   {
     std::istringstream file(json.dump());
     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
@@ -44,7 +44,7 @@ TEST_CASE("the comments of imports show their use") {
   CHECK(model.groups[0].rotary_dim() == 128);
 }
 
-TEST_CASE("the comments of models show their use") {
+TEST_CASE("the comments of models show their use", "[models]") {
   ones memory;
   const head_view<float> view = memory.view, queries = memory.view;
   const Index layer = 3;
@@ -77,7 +77,7 @@ TEST_CASE("the comments of models show their use") {
   CHECK(printed.str().find(" pairs kept, ") != std::string::npos);
 }
 
-TEST_CASE("the comment of frequencies_on_axes shows its use") {
+TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
   ones memory;
   const head_view<float> queries = memory.view;
   const model_rope model = import_hugging_face(testing::config("qwen2_vl_7b"));

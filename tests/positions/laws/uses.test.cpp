@@ -25,7 +25,7 @@ struct ones {
 
 }  // namespace
 
-TEST_CASE("the comments of grids show their use") {
+TEST_CASE("the comments of grids show their use", "[positions]") {
   const Index height = 4, width = 6;
   {
     frequency_table table(axial(frequencies::pixel(16, 256), 3),
@@ -45,7 +45,7 @@ TEST_CASE("the comments of grids show their use") {
   CHECK(positions(2, 0) == 1);
 }
 
-TEST_CASE("the comments of prompts show their use") {
+TEST_CASE("the comments of prompts show their use", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   ones prompt_memory(1, 9, 16), next(1, 1, 16);
   const head_view<float> queries = prompt_memory.view, next_query = next.view;
@@ -67,14 +67,14 @@ TEST_CASE("the comments of prompts show their use") {
   CHECK(tokens_so_far + prompt.delta() == prompt.next);
 }
 
-TEST_CASE("the comments of position maps show their use") {
+TEST_CASE("the comments of position maps show their use", "[positions]") {
   const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
   const Index tokens = 7;
   const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
   CHECK(ids.back() == 6);
 }
 
-TEST_CASE("the comments of rules of distance show their use") {
+TEST_CASE("the comments of rules of distance show their use", "[positions]") {
   const std::int64_t p = 300000;
   {
     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
@@ -89,7 +89,7 @@ TEST_CASE("the comments of rules of distance show their use") {
   CHECK(ids.back() == p);
 }
 
-TEST_CASE("the comments of lists of positions show their use") {
+TEST_CASE("the comments of lists of positions show their use", "[positions]") {
   const frequency_table table(frequencies(8), 300);
   {
     ones memory(3, 2, 8);

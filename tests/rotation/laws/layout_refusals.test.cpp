@@ -36,7 +36,8 @@ struct mirrored {
 
 }  // namespace
 
-TEST_CASE("a layout that names a channel in two pairs is refused, however many channels there are") {
+TEST_CASE("a layout that names a channel in two pairs is refused, however many channels there are",
+          "[rotation]") {
   for (const Index pairs : {4, 512, 514, 2000}) {
     CAPTURE(pairs);
     const frequency_table<float> table(frequencies(2 * pairs), 10);
@@ -56,7 +57,7 @@ TEST_CASE("a layout that names a channel in two pairs is refused, however many c
   }
 }
 
-TEST_CASE("a layout that names a channel in two pairs is refused by every call") {
+TEST_CASE("a layout that names a channel in two pairs is refused by every call", "[rotation]") {
   using bad = two_pairs_in_one;
   const frequency_table<float> table(frequencies(8), 20);
   guarded_memory<float> memory(200), other(400);

@@ -142,7 +142,7 @@ void check_scores(window w) {
 }  // namespace
 
 TEST_CASE("scores are the same bits after weights, biases and norms are permuted to the other layout",
-          "[permute]") {
+          "[rotation][permute]") {
   for (const window w : {window{0, 12}, window{0, 8}, window{4, 8}, window{2, 6}}) {
     check_scores<interleaved, half_split>(w);
     check_scores<half_split, interleaved>(w);

@@ -69,8 +69,8 @@ testing::wide dot(const std::vector<T>& x, const std::vector<T>& y) {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a rotated channel is within its bound of exact arithmetic at every head_dim", "",
-                        testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a rotated channel is within its bound of exact arithmetic at every head_dim",
+                        "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -90,7 +90,7 @@ TEMPLATE_LIST_TEST_CASE("a rotated channel is within its bound of exact arithmet
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("an attention_factor scales the exact rotation", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("an attention_factor scales the exact rotation", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -111,8 +111,8 @@ TEMPLATE_LIST_TEST_CASE("an attention_factor scales the exact rotation", "", tes
 
 // The float result is 3 u off at most, which is far below half an ulp of a 16-bit type: so the stored value
 // is the exact one rounded, or its neighbour where the exact one lies next to the middle of two.
-TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighbour of it", "", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighbour of it", "[rotation]",
+                   Eigen::half, Eigen::bfloat16) {
   CAPTURE(seed);
   for_each_layout([]<class Layout>(Layout) {
     const rope::frequency_table<float> table(rope::frequencies(128), 100);
@@ -145,7 +145,7 @@ TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighb
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -167,7 +167,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "", testing::all_types) {
 // With m = 1.2 an entry m cos, m sin is off by 0.93 u in the 2-norm, 1 / m^2 by 0.72 u and their product by
 // 0.85 u more; with 2.42 u for the arithmetic of each of the two rotations that is 8.3 u. A 16-bit channel is
 // rounded once at m |pair|, which spreads to both channels and is divided by m, and once at the end.
-TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const auto bound = [](testing::wide pair) {
@@ -195,7 +196,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", ""
 // numbers is off by u m at most, so that the bound of the factor 1.2 grows by sqrt(2) u.
 using wide_types = std::tuple<testing::types<float, float>, testing::types<double, double>,
                               testing::types<double, float>, testing::types<float, double>>;
-TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inverse", "", wide_types) {
+TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inverse", "[rotation]",
+                        wide_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const auto bound = [](long double pair) { return 9.9L * tolerance::detail::u<T, S>() * pair; };
@@ -223,8 +225,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inve
   });
 }
 
-TEMPLATE_TEST_CASE("unrotate refuses an attention_factor without an inverse of the table's type", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("unrotate refuses an attention_factor without an inverse of the table's type",
+                   "[rotation]", float, double) {
   constexpr double largest = std::is_same_v<TestType, float> ? 0x1p126 : 0x1p1022;
   const rope::frequencies above = rope::frequencies::custom(rope::frequencies(8).inv_freq(), 1.25 * largest);
   const rope::frequency_table<TestType> table(above, 10);
@@ -241,7 +243,8 @@ TEMPLATE_TEST_CASE("unrotate refuses an attention_factor without an inverse of t
   CHECK_NOTHROW(rope::rotate<rope::interleaved>(heads, table, 3));
 }
 
-TEMPLATE_LIST_TEST_CASE("rotating by a and then by b is rotating by a + b", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("rotating by a and then by b is rotating by a + b", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -257,7 +260,7 @@ TEMPLATE_LIST_TEST_CASE("rotating by a and then by b is rotating by a + b", "", 
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -276,7 +279,7 @@ TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "", testing::
   });
 }
 
-TEMPLATE_TEST_CASE("a score depends on the distance of its positions only", "",
+TEMPLATE_TEST_CASE("a score depends on the distance of its positions only", "[rotation]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<double, float>)) {
   using T = typename TestType::channel;

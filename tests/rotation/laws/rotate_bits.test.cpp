@@ -58,7 +58,8 @@ copy_of<T> rotated_by_twin(const head_view<T>& x, const rope::frequency_table<S>
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars at every head_dim", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars at every head_dim", "[rotation]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -83,7 +84,7 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars at every head_dim", ""
 
 // More than a core's cache holds: data is asked for ahead of time, tokens come in blocks and heads a few at a
 // time.
-TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every axis order", "",
+TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every axis order", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -117,7 +118,7 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("an unaligned head gives the same bits", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("an unaligned head gives the same bits", "[rotation]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -137,7 +138,8 @@ TEMPLATE_LIST_TEST_CASE("an unaligned head gives the same bits", "", testing::na
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of place", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of place", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -173,7 +175,7 @@ TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of pla
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a batch, its rows, its tokens and its single heads give the same bits", "",
+TEMPLATE_LIST_TEST_CASE("a batch, its rows, its tokens and its single heads give the same bits", "[rotation]",
                         testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -200,7 +202,8 @@ TEMPLATE_LIST_TEST_CASE("a batch, its rows, its tokens and its single heads give
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("unrotate out of place gives the bits of unrotate in place", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("unrotate out of place gives the bits of unrotate in place", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -216,7 +219,8 @@ TEMPLATE_LIST_TEST_CASE("unrotate out of place gives the bits of unrotate in pla
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("both layouts rotate the same pairs to the same bits", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("both layouts rotate the same pairs to the same bits", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -239,7 +243,7 @@ TEMPLATE_LIST_TEST_CASE("both layouts rotate the same pairs to the same bits", "
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -268,7 +272,8 @@ TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "", testin
 }
 
 // Zeros, subnormals, ties, the largest values and infinities in every lane, beside each other.
-TEMPLATE_LIST_TEST_CASE("values at the edges of a type get the bits of scalars", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("values at the edges of a type get the bits of scalars", "[rotation]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   using limits = std::numeric_limits<T>;

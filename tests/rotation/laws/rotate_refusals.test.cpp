@@ -34,7 +34,8 @@ bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& tab
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   const rope::frequency_table<typename TestType::entry> table(rope::frequencies(8), 10);
   guarded_memory<T> a(200), b(200);
@@ -48,7 +49,7 @@ TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "", 
   CHECK(b.untouched());
 }
 
-TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "[rotation]", testing::native_types) {
   using T = typename TestType::channel;
   const rope::frequency_table<typename TestType::entry> table(rope::frequencies(4), 10);
   guarded_memory<T> a(400), b(400);
@@ -76,7 +77,7 @@ TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "", testing::na
   CHECK(b.untouched());
 }
 
-TEST_CASE("a view with a negative extent is refused") {
+TEST_CASE("a view with a negative extent is refused", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(4), 10);
   guarded_memory<float> a(400), b(400);
   struct shape {
@@ -97,7 +98,7 @@ TEST_CASE("a view with a negative extent is refused") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("a view whose extents exceed the address space is refused") {
+TEST_CASE("a view whose extents exceed the address space is refused", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(4), 10);
   guarded_memory<float> a(400), b(400);
   constexpr Index large = Index{1} << 32;
@@ -119,7 +120,7 @@ TEST_CASE("a view whose extents exceed the address space is refused") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("queries and keys are refused together if one of them or their match is wrong") {
+TEST_CASE("queries and keys are refused together if one of them or their match is wrong", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 10);
   guarded_memory<float> a(400), b(400);
   const auto q = rope::bshd(a.data(), 2, 3, 4, 8);
@@ -140,7 +141,7 @@ TEST_CASE("queries and keys are refused together if one of them or their match i
   CHECK(b.untouched());
 }
 
-TEST_CASE("a table holds no position but its own") {
+TEST_CASE("a table holds no position but its own", "[rotation]") {
   guarded_memory<float> a(4), b(4);
   const auto x = rope::thd(a.data(), 1, 1, 4), y = rope::thd(b.data(), 1, 1, 4);
   const rope::frequencies frequencies(4);

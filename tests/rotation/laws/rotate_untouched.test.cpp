@@ -35,7 +35,8 @@ std::vector<T> awkward_channels(Index count) {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("position 0 changes no bit, in place and out of place", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("position 0 changes no bit, in place and out of place", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   for_each_layout([]<class Layout>(Layout) {
@@ -66,7 +67,8 @@ TEMPLATE_LIST_TEST_CASE("position 0 changes no bit, in place and out of place", 
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("position 0 is scaled by an attention_factor other than 1", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("position 0 is scaled by an attention_factor other than 1", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -80,7 +82,7 @@ TEMPLATE_LIST_TEST_CASE("position 0 is scaled by an attention_factor other than 
   });
 }
 
-TEST_CASE("row 0 of a table of coordinates is rotated like the others") {
+TEST_CASE("row 0 of a table of coordinates is rotated like the others", "[rotation]") {
   std::vector<float> x = {1, 2}, y = x;
   rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 2),
                                  rope::frequency_table<float>(rope::frequencies(2), Eigen::Array2i(3, 0)));
@@ -90,7 +92,8 @@ TEST_CASE("row 0 of a table of coordinates is rotated like the others") {
   CHECK(x != std::vector<float>{1, 2});
 }
 
-TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -134,7 +137,8 @@ TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("heads and tokens outside of a window keep their bits", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("heads and tokens outside of a window keep their bits", "[rotation]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -166,7 +170,7 @@ TEMPLATE_LIST_TEST_CASE("heads and tokens outside of a window keep their bits", 
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("NaN and infinity stay inside of their pair", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("NaN and infinity stay inside of their pair", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -200,7 +204,8 @@ TEMPLATE_LIST_TEST_CASE("NaN and infinity stay inside of their pair", "", testin
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("every channel of an output full of NaN is written", "", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("every channel of an output full of NaN is written", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -221,7 +226,8 @@ TEMPLATE_LIST_TEST_CASE("every channel of an output full of NaN is written", "",
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows is left alone", "", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows is left alone", "[rotation]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   for_each_layout([]<class Layout>(Layout) {

@@ -55,7 +55,7 @@ bool turns_in_place(At at, Rotate rotate, Index batch = B) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token", "", float, double,
+TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token", "[rotation]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token",
   });
 }
 
-TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their token", "", float,
+TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their token", "[rotation]", float,
                    Eigen::half) {
   using T = TestType;
   CAPTURE(seed);
@@ -103,7 +103,7 @@ TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their to
   });
 }
 
-TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their token", "", double,
+TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their token", "[rotation]", double,
                    Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
@@ -128,7 +128,8 @@ TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their
   });
 }
 
-TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "[rotation]", float,
+                   Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
   Eigen::Tensor<T, 4, Eigen::RowMajor> in(B, S, H, D);
@@ -147,7 +148,7 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
   });
 }
 
-TEST_CASE("the heads of one token are the same view in every order of axes") {
+TEST_CASE("the heads of one token are the same view in every order of axes", "[rotation]") {
   using namespace rope;
   // The stride of an extent of 1 is never taken, so two views of one memory may differ in it.
   const std::vector<float> before = testing::random_channels<float>(2 * 3 * 8, 5);
@@ -176,8 +177,8 @@ TEST_CASE("the heads of one token are the same view in every order of axes") {
   CHECK_FALSE(detail::same_or_disjoint(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
 }
 
-TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "[rotation]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
   using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -207,7 +208,7 @@ TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their 
 }
 
 #if defined(MAP_NORESERVE)
-TEMPLATE_TEST_CASE("offsets beyond 32 bits reach the right heads", "", float, Eigen::half) {
+TEMPLATE_TEST_CASE("offsets beyond 32 bits reach the right heads", "[rotation]", float, Eigen::half) {
   using T = TestType;
   CAPTURE(seed);
   // Two heads 2^32 + 64 elements apart; the memory between them is never touched, so it costs address space

@@ -30,7 +30,7 @@ const int start = 5;
 
 }  // namespace
 
-TEST_CASE("the comments of layouts show their use") {
+TEST_CASE("the comments of layouts show their use", "[rotation]") {
   const frequency_table table(frequencies(8), 20);
   ones q_memory(3, 2, 8), k_memory(3, 1, 8);
   const head_view<float> q = q_memory.view, k = k_memory.view, queries = q;
@@ -42,7 +42,7 @@ TEST_CASE("the comments of layouts show their use") {
   CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
 }
 
-TEST_CASE("the comment of head_view shows its use") {
+TEST_CASE("the comment of head_view shows its use", "[rotation]") {
   const Index batch = 1, tokens = 3, heads = 2, head_dim = 128;
   ones memory(tokens, heads, head_dim);
   float* data = memory.memory.data();
@@ -53,7 +53,7 @@ TEST_CASE("the comment of head_view shows its use") {
   CHECK(q.at(0, 1, 0)[64] != 1);
 }
 
-TEST_CASE("the comment of rotate shows queries and keys in one call") {
+TEST_CASE("the comment of rotate shows queries and keys in one call", "[rotation]") {
   ones q_memory(3, 2, 8), k_memory(3, 1, 8);
   const frequency_table table(frequencies(8), 20);
   const auto bshd = [](const ones& x) { return x.view; };
@@ -62,7 +62,7 @@ TEST_CASE("the comment of rotate shows queries and keys in one call") {
   CHECK(q.memory[0] == k.memory[0]);
 }
 
-TEST_CASE("the comment of rotate_heads shows its use") {
+TEST_CASE("the comment of rotate_heads shows its use", "[rotation]") {
   const Index height = 2, width = 3;
   ones memory(height * width, 2, 8);
   const head_view<float> queries = memory.view;
@@ -73,7 +73,7 @@ TEST_CASE("the comment of rotate_heads shows its use") {
   CHECK(*queries.at(0, 5, 0) != 1);
 }
 
-TEST_CASE("the comment of cos_sin_gradient shows its use") {
+TEST_CASE("the comment of cos_sin_gradient shows its use", "[rotation]") {
   const ones x_memory(3, 2, 8), d_y_memory(3, 2, 8);
   const head_view<float> x = x_memory.view, d_y = d_y_memory.view;
   const frequency_table table(frequencies(8), 20);
@@ -82,7 +82,7 @@ TEST_CASE("the comment of cos_sin_gradient shows its use") {
   CHECK(d_table.sin(0, 0) == 0);
 }
 
-TEST_CASE("the comment of pope_bias shows its use") {
+TEST_CASE("the comment of pope_bias shows its use", "[rotation]") {
   const ones memory(3, 2, 4), polar(3, 2, 8);
   const head_view<float> keys = memory.view, polar_keys = polar.view;
   const frequency_table table(pope_frequencies(4), 20);
@@ -92,7 +92,7 @@ TEST_CASE("the comment of pope_bias shows its use") {
   CHECK(*polar_keys.at(0, 0, 0) != 1);
 }
 
-TEST_CASE("the comments of query scaling show their use") {
+TEST_CASE("the comments of query scaling show their use", "[rotation]") {
   const ones memory(3, 2, 4);
   const head_view<float> q = memory.view;
   scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);

@@ -75,7 +75,8 @@ std::uint64_t fingerprint_of_floats(const frequencies& schedule) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("with_float_angles takes cos and sin of the angle rounded to float", "", float, double) {
+TEMPLATE_TEST_CASE("with_float_angles takes cos and sin of the angle rounded to float", "[tables]", float,
+                   double) {
   for (const frequencies& schedule :
        {frequencies(128, 1e4), frequencies(96, 5e5), frequencies(128, 1e4, yarn)})
     for (const std::int64_t first : {-300, 0, 4000, 131000, 1048500, 16777200}) {
@@ -85,7 +86,7 @@ TEMPLATE_TEST_CASE("with_float_angles takes cos and sin of the angle rounded to 
     }
 }
 
-TEST_CASE("with_float_angles is the bits of cosf and sinf, in a table of either type", "[table]") {
+TEST_CASE("with_float_angles is the bits of cosf and sinf, in a table of either type", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const auto floats = frequency_table<float>::with_float_angles(schedule, 8000, 8200);
   const auto doubles = frequency_table<double>::with_float_angles(schedule, 8000, 8200);
@@ -99,7 +100,7 @@ TEST_CASE("with_float_angles is the bits of cosf and sinf, in a table of either 
     }
 }
 
-TEST_CASE("with_float_angles rounds positions to float too", "[table]") {
+TEST_CASE("with_float_angles rounds positions to float too", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const auto table = frequency_table<>::with_float_angles(schedule, 16777216, 16777219);
   CHECK((table.cos(16777217) == table.cos(16777216)).all());
@@ -107,7 +108,7 @@ TEST_CASE("with_float_angles rounds positions to float too", "[table]") {
   CHECK((table.cos(16777218) != table.cos(16777216)).any());
 }
 
-TEST_CASE("with_float_angles multiplies m into its entries once", "[table]") {
+TEST_CASE("with_float_angles multiplies m into its entries once", "[tables][table]") {
   const frequencies schedule(128, 1e4, yarn);
   const auto m = static_cast<float>(schedule.attention_factor());
   const auto table = frequency_table<>::with_float_angles(schedule, 0, 2);
@@ -116,7 +117,7 @@ TEST_CASE("with_float_angles multiplies m into its entries once", "[table]") {
   CHECK(table.attention_factor() == schedule.attention_factor());
 }
 
-TEST_CASE("with_float_angles describes itself like any other table", "[table]") {
+TEST_CASE("with_float_angles describes itself like any other table", "[tables][table]") {
   const auto table = frequency_table<>::with_float_angles(frequencies(64, 1e4), -3, 5);
   CHECK(table.rows() == 8);
   CHECK(table.first() == -3);
@@ -132,7 +133,8 @@ TEST_CASE("with_float_angles describes itself like any other table", "[table]") 
   }
 }
 
-TEST_CASE("with_float_angles errs by what is published, and more the further a position is", "[table]") {
+TEST_CASE("with_float_angles errs by what is published, and more the further a position is",
+          "[tables][table]") {
   const frequencies schedule(128, 1e4);
   // Measured; the error of a float libm is a thousandth of the first and cannot move it by 30 %.
   for (const auto& [position, published] :
@@ -152,7 +154,7 @@ TEST_CASE("with_float_angles errs by what is published, and more the further a p
   CHECK(worst <= 1);
 }
 
-TEST_CASE("with_float_angles differs from the exact table where it errs", "[table]") {
+TEST_CASE("with_float_angles differs from the exact table where it errs", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const frequency_table<> exact(schedule, 5000);
   const auto floats = frequency_table<>::with_float_angles(schedule, 0, 5000);
@@ -161,7 +163,7 @@ TEST_CASE("with_float_angles differs from the exact table where it errs", "[tabl
   CHECK((exact.sin(4999) != floats.sin(4999)).any());
 }
 
-TEST_CASE("with_float_angles refuses what a range refuses", "[table]") {
+TEST_CASE("with_float_angles refuses what a range refuses", "[tables][table]") {
   const frequencies schedule(8), plane = frequencies::custom(Eigen::ArrayXXd::Ones(4, 2));
   CHECK(throws_saying<std::invalid_argument>([&] { frequency_table<>::with_float_angles(schedule, 5, 4); },
                                              "frequency_table: last must not be below first, got [5, 4)"));
@@ -171,7 +173,7 @@ TEST_CASE("with_float_angles refuses what a range refuses", "[table]") {
   CHECK(frequency_table<>::with_float_angles(schedule, 4, 4).rows() == 0);
 }
 
-TEST_CASE("tables that rotate alike have one fingerprint, whatever their range and type", "[table]") {
+TEST_CASE("tables that rotate alike have one fingerprint, whatever their range and type", "[tables][table]") {
   for (const frequencies& schedule : {frequencies(128, 1e4), frequencies(96, 5e5, yarn)}) {
     const std::uint64_t expected = frequency_table<float>(schedule, 100).fingerprint();
     CHECK(frequency_table<float>(schedule, 1).fingerprint() == expected);
@@ -192,7 +194,7 @@ TEST_CASE("tables that rotate alike have one fingerprint, whatever their range a
         fingerprint(frequencies(8, 1e4, dynamic_ntk_scaling{4, 2048, 200})));
 }
 
-TEST_CASE("tables that rotate differently have different fingerprints", "[table]") {
+TEST_CASE("tables that rotate differently have different fingerprints", "[tables][table]") {
   const frequencies plain(128, 1e4);
   const frequencies nudged = [&] {
     Eigen::ArrayXXd inv_freq = plain.inv_freq();
@@ -227,7 +229,7 @@ TEST_CASE("tables that rotate differently have different fingerprints", "[table]
   }
 }
 
-TEST_CASE("changes of sign and exchanges of values change the fingerprint", "[table]") {
+TEST_CASE("changes of sign and exchanges of values change the fingerprint", "[tables][table]") {
   const auto of = [](const Eigen::Array4d& inv_freq, double m) {
     return frequency_table<>(frequencies::custom(inv_freq, m), 3).fingerprint();
   };
@@ -241,7 +243,7 @@ TEST_CASE("changes of sign and exchanges of values change the fingerprint", "[ta
   CHECK(single(half, 1.0) != single(one, 0.5));
 }
 
-TEST_CASE("the coordinates of a table count for its fingerprint", "[table]") {
+TEST_CASE("the coordinates of a table count for its fingerprint", "[tables][table]") {
   const frequencies schedule(16), plane = frequencies::custom(Eigen::ArrayXXd::Ones(4, 2));
   const Eigen::ArrayXd line = Eigen::ArrayXd::LinSpaced(6, 0, 5);
   const std::uint64_t expected = frequency_table<>(schedule, line).fingerprint();

@@ -24,7 +24,7 @@ struct ones {
 
 }  // namespace
 
-TEST_CASE("the comments of tables show their use") {
+TEST_CASE("the comments of tables show their use", "[tables]") {
   ones q_memory, k_memory, v_memory, out_memory;
   const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
   const int start = 5;
@@ -51,7 +51,7 @@ TEST_CASE("the comments of tables show their use") {
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comments of phases show their use") {
+TEST_CASE("the comments of phases show their use", "[tables]") {
   const double inv_freq = 1;
   const std::int64_t position = 1000000;
   const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
@@ -60,7 +60,7 @@ TEST_CASE("the comments of phases show their use") {
   CHECK(eighth.cos == testing::Approx(eighth.sin));
 }
 
-TEST_CASE("the comments of given tables show their use") {
+TEST_CASE("the comments of given tables show their use", "[tables]") {
   const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Random(5, 4), rotations = angles;
   const Eigen::ArrayXd ranges = Eigen::ArrayXd::LinSpaced(3, 1, 2);
   {
