@@ -41,7 +41,7 @@ Index query_heads = 32, key_heads = 8, head_dim = 128;
 Index first_channel = 0;  // of a head to rotate: DeepSeek rotates the last third
 double softmax_multiplier = 1;
 rope::frequencies frequencies(128, 500000);
-rope::pairing layout = rope::pairing::half_split;
+rope::layout_kind layout = rope::layout_kind::half_split;
 
 constexpr Index most_tokens = 4096;
 constexpr double unit = 0x1p-24;  // half an ulp of 1 in float
@@ -60,8 +60,8 @@ void read_config([[maybe_unused]] const std::string& path, [[maybe_unused]] std:
 #if ROPE_DEMO_HAS_JSON
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot be read");
-  std::optional<rope::pairing> named;
-  for (const auto known : {rope::pairing::interleaved, rope::pairing::half_split})
+  std::optional<rope::layout_kind> named;
+  for (const auto known : {rope::layout_kind::interleaved, rope::layout_kind::half_split})
     if (name == rope::name_of(known)) named = known;
   if (!name.empty() && !named) throw std::runtime_error("the layout must be interleaved or half_split");
   const auto model = rope::import_hugging_face(nlohmann::json::parse(file), {.layout = named});
@@ -405,7 +405,7 @@ int main(int argc, char** argv) {
 
   const auto q = embed(text, query_heads, 1), k = embed(text, key_heads, 2), v = embed(text, key_heads, 3);
   if (argc == 1) report_recorded(q, k, v);
-  if (layout == rope::pairing::half_split) {
+  if (layout == rope::layout_kind::half_split) {
     report_decoding<rope::half_split>(q, k, v, tokens);
     report_relative_positions<rope::half_split, rope::interleaved>(q, k, tokens);
   } else {

@@ -206,7 +206,7 @@ int fail(const std::string& what, std::string why) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> places;  // config, plot, length
-  std::optional<rope::pairing> layout;
+  std::optional<rope::layout_kind> layout;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "-h" || argument == "--help") {
@@ -215,7 +215,7 @@ int main(int argc, char** argv) {
     }
     if (argument == "--layout") {
       const std::string_view name = i + 1 < argc ? argv[++i] : "";
-      for (const auto known : {rope::pairing::interleaved, rope::pairing::half_split})
+      for (const auto known : {rope::layout_kind::interleaved, rope::layout_kind::half_split})
         if (name == rope::name_of(known)) layout = known;
       if (!layout || name != rope::name_of(*layout))
         return fail(std::string(name), "--layout must be interleaved or half_split");

@@ -1907,19 +1907,19 @@ concept pair_layout = requires(Index i, Index pairs) {
 };
 
 /// The two layouts, for a program that learns only at run time which one it needs.
-enum class pairing { interleaved, half_split };
+enum class layout_kind { interleaved, half_split };
 
 /// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
-decltype(auto) with_layout(pairing layout, Call&& f) {
-  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
   return std::forward<Call>(f)(half_split{});
 }
 
-inline const char* name_of(pairing layout) {
-  return layout == pairing::interleaved ? "interleaved" : "half_split";
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 
 namespace detail {
@@ -2257,12 +2257,12 @@ constexpr bool lacks_view() {
 }  // namespace rope
 
 /// A layout that turns pairs is named, and is one.
-#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name  \
-                     "<half_split>(...)");                                                      \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name     \
-                ": a layout is interleaved, half_split or a type with static first and second " \
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.

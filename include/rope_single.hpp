@@ -2836,19 +2836,19 @@ concept pair_layout = requires(Index i, Index pairs) {
 };
 
 /// The two layouts, for a program that learns only at run time which one it needs.
-enum class pairing { interleaved, half_split };
+enum class layout_kind { interleaved, half_split };
 
 /// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
-decltype(auto) with_layout(pairing layout, Call&& f) {
-  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
   return std::forward<Call>(f)(half_split{});
 }
 
-inline const char* name_of(pairing layout) {
-  return layout == pairing::interleaved ? "interleaved" : "half_split";
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 
 namespace detail {
@@ -6870,12 +6870,12 @@ constexpr bool lacks_view() {
 }  // namespace rope
 
 /// A layout that turns pairs is named, and is one.
-#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name  \
-                     "<half_split>(...)");                                                      \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name     \
-                ": a layout is interleaved, half_split or a type with static first and second " \
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.
@@ -10327,7 +10327,7 @@ struct block_rotation {
   kept_positions<PK> key_positions;
 
   static_assert(pair_layout<Layout>,
-                "multi_head_attention: name the pairing of the channels to rotate, "
+                "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
       position_form<PQ> && position_form<PK>,
@@ -12558,7 +12558,7 @@ inline namespace ROPE_ABI {
 /// they are never copied.
 ///
 /// \tparam T       float or double
-/// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
+/// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
 /// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
@@ -12646,7 +12646,7 @@ class multi_head_attention {
   void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
-                  "multi_head_attention: name the pairing of the channels to rotate, "
+                  "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     attend_to_cache<S>(x, cache, out, &table, counts, threads);
   }
@@ -14289,8 +14289,8 @@ struct named_number {
 ///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
 struct layer_group {
   std::string
-      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  pairing layout;  // of the weights the description came with
+      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;  // of the weights the description came with
   Index head_dim;
   Index first_channel;
   rope::frequencies frequencies;
@@ -14446,12 +14446,13 @@ struct group_comparison {
           b.source);
   }
 
-  void layouts(pairing x, pairing y) const {
+  void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
     // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
     // back.
-    const bool expected = (a.source == "Hugging Face" && x == pairing::half_split && b.source == "GGUF") ||
-                          (b.source == "Hugging Face" && y == pairing::half_split && a.source == "GGUF");
+    const bool expected =
+        (a.source == "Hugging Face" && x == layout_kind::half_split && b.source == "GGUF") ||
+        (b.source == "Hugging Face" && y == layout_kind::half_split && a.source == "GGUF");
     say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
         b.source +
         (expected
@@ -14771,7 +14772,7 @@ inline bool listed(std::string_view words, std::string_view word) {
 }
 
 /// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
-inline std::optional<pairing> hugging_face_layout(std::string_view architecture) {
+inline std::optional<layout_kind> hugging_face_layout(std::string_view architecture) {
   constexpr std::string_view interleaved_names =
       " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
       "gptj kimik2 llama4 ";
@@ -14782,14 +14783,14 @@ inline std::optional<pairing> hugging_face_layout(std::string_view architecture)
       "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
       "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
       "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
-  if (listed(interleaved_names, architecture)) return pairing::interleaved;
-  if (listed(half_split_names, architecture)) return pairing::half_split;
+  if (listed(interleaved_names, architecture)) return layout_kind::interleaved;
+  if (listed(half_split_names, architecture)) return layout_kind::half_split;
   return {};
 }
 
 /// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
 /// Source: llama.cpp, `llama_model_rope_type`
-inline std::optional<pairing> gguf_layout(std::string_view architecture) {
+inline std::optional<layout_kind> gguf_layout(std::string_view architecture) {
   constexpr std::string_view norm =
       " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
       "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
@@ -14800,8 +14801,8 @@ inline std::optional<pairing> gguf_layout(std::string_view architecture) {
       "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
       "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
       "seed_oss smallthinker stablelm starcoder2 ";
-  if (listed(norm, architecture)) return pairing::interleaved;
-  if (listed(neox, architecture)) return pairing::half_split;
+  if (listed(norm, architecture)) return layout_kind::interleaved;
+  if (listed(neox, architecture)) return layout_kind::half_split;
   return {};
 }
 
@@ -15455,13 +15456,13 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
 
 /// What a GGUF file does not say.
 ///
-///     const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
+///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
   /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
   /// short one.
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
-  std::optional<pairing> layout = {};
+  std::optional<layout_kind> layout = {};
 };
 
 namespace detail {
@@ -15658,7 +15659,7 @@ class gguf_importer {
 
   gguf_reader<L> reader_;
   const gguf_options& options_;
-  pairing layout_ = pairing::half_split;
+  layout_kind layout_ = layout_kind::half_split;
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   std::optional<gguf_pair_factors> factors_ = {};
@@ -15891,10 +15892,11 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
 }
 
 template <class J>
-pairing layout_of(json_reader<J>& text, const std::string& architecture, std::optional<pairing> given) {
+layout_kind layout_of(json_reader<J>& text, const std::string& architecture,
+                      std::optional<layout_kind> given) {
   const auto interleave = text.boolean("rope_interleave");
   if (given) return *given;
-  if (interleave) return *interleave ? pairing::interleaved : pairing::half_split;
+  if (interleave) return *interleave ? layout_kind::interleaved : layout_kind::half_split;
   const auto layout = hugging_face_layout(plain_architecture(architecture));
   if (!layout)
     text.refuse(
@@ -16243,7 +16245,7 @@ struct hugging_face_options {
   /// sequence: the frequencies Hugging Face builds before it sees a token.
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
-  std::optional<pairing> layout = {};
+  std::optional<layout_kind> layout = {};
 };
 
 namespace detail {
@@ -16448,7 +16450,7 @@ class hugging_face_importer {
   const hugging_face_options& options_;
   json_reader<J> outer_, text_;
   architecture_defaults defaults_ = {};
-  pairing layout_ = pairing::half_split;
+  layout_kind layout_ = layout_kind::half_split;
   head_shape head_ = {};
   group_allowance allowance_ = {};
   model_rope model_ = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: name the pairing
+// EXPECT: error: .*rotate: name the layout
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate_gradient: name the pairing
+// EXPECT: error: .*rotate_gradient: name the layout
 
 #include <rope/rope.hpp>
 

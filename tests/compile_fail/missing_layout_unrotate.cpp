@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*unrotate_to: name the pairing
+// EXPECT: error: .*unrotate_to: name the layout
 
 #include <rope/rope.hpp>
 

@@ -23,7 +23,7 @@ using namespace rope;
 using other::has_frequencies;
 using other::rotation_error;
 using other::tensor4;
-constexpr auto halves = other::pairing::halves, neighbours = other::pairing::neighbours;
+constexpr auto halves = other::layout_kind::halves, neighbours = other::layout_kind::neighbours;
 
 /// A ggml tensor ne = {128, 3, 10, 2}: (head_dim, heads, tokens, batch) from fastest to slowest, and its
 /// positions.
@@ -36,7 +36,7 @@ struct fixture {
 
   /// The error of `after` with the first 2 pairs channels from `first` on turned by the frequencies f(i).
   template <class Frequency>
-  testing::wide error(const tensor4& after, other::pairing layout, Index pairs, const Frequency& f,
+  testing::wide error(const tensor4& after, other::layout_kind layout, Index pairs, const Frequency& f,
                       Index first = 0, testing::wide m = 1) const {
     return other::scaled_rotation_error(
         before, after, layout, pairs,

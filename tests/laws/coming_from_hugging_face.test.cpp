@@ -22,7 +22,7 @@ using namespace rope;
 using other::has_frequencies;
 using other::rotation_error;
 using other::tensor4;
-constexpr auto halves = other::pairing::halves, neighbours = other::pairing::neighbours;
+constexpr auto halves = other::layout_kind::halves, neighbours = other::layout_kind::neighbours;
 
 struct fixture {
   tensor4 q = tensor4({2, 4, 12, 64}, 1), k = tensor4({2, 2, 12, 64}, 2);  // (batch, heads, tokens, head_dim)

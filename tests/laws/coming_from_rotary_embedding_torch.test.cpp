@@ -22,7 +22,7 @@ using other::random_array;
 using other::rotation_error;
 using other::scaled_rotation_error;
 using other::tensor4;
-constexpr auto neighbours = other::pairing::neighbours;
+constexpr auto neighbours = other::layout_kind::neighbours;
 
 /// `freqs` of RotaryEmbedding(dim, theta).
 testing::wide lang(Index i, Index dim, testing::wide theta = 10000) { return other::inv_freq(theta, i, dim); }

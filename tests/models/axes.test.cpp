@@ -11,7 +11,7 @@ namespace {
 
 rope::layer_group group_with(std::vector<rope::Index> sections, bool interleaved) {
   return {.layer_type = "",
-          .layout = rope::pairing::half_split,
+          .layout = rope::layout_kind::half_split,
           .head_dim = 128,
           .first_channel = 0,
           .frequencies = rope::frequencies(128, 1e6),

@@ -237,7 +237,7 @@ TEST_CASE("every difference is said with both numbers", "[models][describe]") {
     return compare_models(original, other);
   };
   using model = rope::model_rope;
-  CHECK(has_warning(changed_by([](model& m) { m.groups[1].layout = rope::pairing::interleaved; }),
+  CHECK(has_warning(changed_by([](model& m) { m.groups[1].layout = rope::layout_kind::interleaved; }),
                     "sliding_attention: layout"));
   CHECK(has_warning(changed_by([](model& m) { m.groups[0].head_dim = 128; }), "head_dim is 256", "128"));
   CHECK(has_warning(changed_by([](model& m) { m.groups[0].first_channel = 64; }),
@@ -264,7 +264,7 @@ TEST_CASE("every difference is said with both numbers", "[models][describe]") {
                     "layer 5 is of type full_attention in Hugging Face and sliding_attention in GGUF"));
   // Interleaved in Hugging Face and not in GGUF is nothing that a converter does.
   auto interleaved = original;
-  interleaved.groups[0].layout = interleaved.groups[1].layout = rope::pairing::interleaved;
+  interleaved.groups[0].layout = interleaved.groups[1].layout = rope::layout_kind::interleaved;
   auto halves = original;
   halves.source = "GGUF";
   CHECK(has_warning(compare_models(interleaved, halves), "layout", "wrong weights"));

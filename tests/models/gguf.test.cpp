@@ -19,7 +19,7 @@ using rope::frequencies;
 using rope::import_gguf;
 using rope::Index;
 using rope::layer_group;
-using rope::pairing;
+using rope::layout_kind;
 using testing::gguf;
 using testing::has_warning;
 using testing::json;
@@ -56,7 +56,7 @@ TEST_CASE("absent keys mean the original schedule of base 10000 over the whole h
   CHECK(model.key_heads == 4);
   CHECK(model.warnings.empty());
   CHECK(group.layer_type.empty());
-  CHECK(group.layout == pairing::interleaved);
+  CHECK(group.layout == layout_kind::interleaved);
   CHECK(group.head_dim == 128);
   CHECK(group.first_channel == 0);
   CHECK(group.rule == "default");
@@ -124,7 +124,7 @@ TEST_CASE("gpt-oss has rounded bounds in GGUF", "[models][gguf]") {
                                                  {".rope.scaling.original_context_length", 4096}}));
   CHECK(group.number("low", 0) == 8);
   CHECK(group.number("high", 0) == 18);
-  CHECK(group.layout == pairing::half_split);
+  CHECK(group.layout == layout_kind::half_split);
   CHECK(lists(group.frequencies, 9,
               "0.03162075 0.01945097 0.01179219 0.007015714 0.004069555 0.002277272 0.001206131", 7));
   CHECK(lists(group.frequencies, 16, "5.809475e-04 2.279478e-04", 7));
@@ -142,7 +142,7 @@ TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[mode
   const auto v3 = deepseek(1);
   CHECK(v3.head_dim == 192);
   CHECK(v3.first_channel == 128);
-  CHECK(v3.layout == pairing::interleaved);
+  CHECK(v3.layout == layout_kind::interleaved);
   CHECK(std::abs(v3.frequencies.attention_factor() - 1) < 1e-15);
   CHECK(rounds_to(v3.softmax_multiplier, 1.873854207, 10));
   CHECK(lists(v3.frequencies, 11, "0.0390069266 0.0268793601 0.0183781462 0.0124479559", 9));
@@ -193,7 +193,7 @@ TEST_CASE("sections come without the zeros that fill them up, and alternate in I
   CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
   CHECK_FALSE(only_group(gguf("qwen2vl", entries)).mrope_interleaved);
   CHECK(only_group(gguf("qwen3vl", entries)).mrope_interleaved);
-  CHECK(only_group(gguf("qwen3vl", entries)).layout == pairing::half_split);
+  CHECK(only_group(gguf("qwen3vl", entries)).layout == layout_kind::half_split);
 }
 
 TEST_CASE("bases and dimensions per layer make a group for every kind of layer", "[models][gguf]") {
@@ -461,6 +461,6 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
   }
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_gguf(small(), {.length = -1}); }, "length",
                                                       "-1"));
-  CHECK(only_group(gguf("novel", {{".attention.key_length", 8}}), {.layout = pairing::half_split})
+  CHECK(only_group(gguf("novel", {{".attention.key_length", 8}}), {.layout = layout_kind::half_split})
             .rotary_dim() == 8);
 }

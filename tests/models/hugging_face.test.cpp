@@ -21,7 +21,7 @@ using rope::frequencies;
 using rope::import_hugging_face;
 using rope::Index;
 using rope::layer_group;
-using rope::pairing;
+using rope::layout_kind;
 using testing::changed;
 using testing::config;
 using testing::has_warning;
@@ -112,7 +112,7 @@ const json small = json::parse(R"({
 TEST_CASE("every example config imports, into the shape its model has", "[models][import]") {
   struct expected {
     const char* name;
-    pairing layout;
+    layout_kind layout;
     Index head_dim, first_channel, rotary_dim;
     double base;
     const char* rule;
@@ -120,24 +120,24 @@ TEST_CASE("every example config imports, into the shape its model has", "[models
     double max_position, sliding_window;
   };
   const std::vector<expected> models = {
-      {"llama_2_7b", pairing::half_split, 128, 0, 128, 1e4, "default", 32, 32, 4096, 0},
-      {"llama_3_8b", pairing::half_split, 128, 0, 128, 5e5, "default", 32, 8, 8192, 0},
-      {"llama_3_1_8b", pairing::half_split, 128, 0, 128, 5e5, "llama3", 32, 8, 131072, 0},
-      {"llama_3_2_1b", pairing::half_split, 64, 0, 64, 5e5, "llama3", 32, 8, 131072, 0},
-      {"llama_4_scout", pairing::interleaved, 128, 0, 128, 5e5, "llama3", 40, 8, 10485760, 0},
-      {"mistral_7b", pairing::half_split, 128, 0, 128, 1e4, "default", 32, 8, 32768, 4096},
-      {"qwen2_5_7b_yarn", pairing::half_split, 128, 0, 128, 1e6, "yarn", 28, 4, 32768, 0},
-      {"qwen2_vl_7b", pairing::half_split, 128, 0, 128, 1e6, "default", 28, 4, 32768, 0},
-      {"qwen3_8b", pairing::half_split, 128, 0, 128, 1e6, "default", 32, 8, 40960, 0},
-      {"gemma_3_4b", pairing::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
-      {"gemma_3_4b_rope_parameters", pairing::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
-      {"phi_3_5_mini", pairing::half_split, 96, 0, 96, 1e4, "longrope", 32, 32, 131072, 262144},
-      {"deepseek_v2_lite", pairing::interleaved, 192, 128, 64, 1e4, "yarn", 16, 16, 163840, 0},
-      {"deepseek_v3", pairing::interleaved, 192, 128, 64, 1e4, "yarn", 128, 128, 163840, 0},
-      {"gpt_oss_20b", pairing::half_split, 64, 0, 64, 150000, "yarn", 64, 8, 131072, 128},
-      {"pythia_410m", pairing::half_split, 64, 0, 16, 1e4, "default", 16, 16, 2048, 0},
-      {"glm_4_9b", pairing::interleaved, 128, 0, 64, 1e4, "default", 32, 2, 32768, 0},
-      {"modernbert_base", pairing::half_split, 64, 0, 64, 160000, "default", 12, 12, 8192, 128},
+      {"llama_2_7b", layout_kind::half_split, 128, 0, 128, 1e4, "default", 32, 32, 4096, 0},
+      {"llama_3_8b", layout_kind::half_split, 128, 0, 128, 5e5, "default", 32, 8, 8192, 0},
+      {"llama_3_1_8b", layout_kind::half_split, 128, 0, 128, 5e5, "llama3", 32, 8, 131072, 0},
+      {"llama_3_2_1b", layout_kind::half_split, 64, 0, 64, 5e5, "llama3", 32, 8, 131072, 0},
+      {"llama_4_scout", layout_kind::interleaved, 128, 0, 128, 5e5, "llama3", 40, 8, 10485760, 0},
+      {"mistral_7b", layout_kind::half_split, 128, 0, 128, 1e4, "default", 32, 8, 32768, 4096},
+      {"qwen2_5_7b_yarn", layout_kind::half_split, 128, 0, 128, 1e6, "yarn", 28, 4, 32768, 0},
+      {"qwen2_vl_7b", layout_kind::half_split, 128, 0, 128, 1e6, "default", 28, 4, 32768, 0},
+      {"qwen3_8b", layout_kind::half_split, 128, 0, 128, 1e6, "default", 32, 8, 40960, 0},
+      {"gemma_3_4b", layout_kind::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
+      {"gemma_3_4b_rope_parameters", layout_kind::half_split, 256, 0, 256, 1e6, "linear", 8, 4, 131072, 1024},
+      {"phi_3_5_mini", layout_kind::half_split, 96, 0, 96, 1e4, "longrope", 32, 32, 131072, 262144},
+      {"deepseek_v2_lite", layout_kind::interleaved, 192, 128, 64, 1e4, "yarn", 16, 16, 163840, 0},
+      {"deepseek_v3", layout_kind::interleaved, 192, 128, 64, 1e4, "yarn", 128, 128, 163840, 0},
+      {"gpt_oss_20b", layout_kind::half_split, 64, 0, 64, 150000, "yarn", 64, 8, 131072, 128},
+      {"pythia_410m", layout_kind::half_split, 64, 0, 16, 1e4, "default", 16, 16, 2048, 0},
+      {"glm_4_9b", layout_kind::interleaved, 128, 0, 64, 1e4, "default", 32, 2, 32768, 0},
+      {"modernbert_base", layout_kind::half_split, 64, 0, 64, 160000, "default", 12, 12, 8192, 128},
   };
   for (const auto& [name, layout, head_dim, first_channel, rotary_dim, base, rule, query_heads, key_heads,
                     max_position, sliding_window] : models) {
@@ -499,7 +499,7 @@ TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][impo
                                              {"n_positions", 2048},
                                              {"rotary_dim", 64}});
   CHECK(gptj.groups.at(0).head_dim == 256);
-  CHECK(gptj.groups[0].layout == pairing::interleaved);
+  CHECK(gptj.groups[0].layout == layout_kind::interleaved);
   CHECK(same(gptj.groups[0].frequencies, frequencies(64, 1e4)));
   CHECK(gptj.query_heads == 16);
   CHECK(gptj.key_heads == 16);
@@ -530,14 +530,14 @@ TEST_CASE("alpha replaces the factor of dynamic scaling", "[models][import]") {
 }
 
 TEST_CASE("the layout follows the architecture, rope_interleave, or the caller", "[models][import]") {
-  CHECK(only_group(changed(small, {{"model_type", "cohere"}})).layout == pairing::interleaved);
-  CHECK(only_group(changed(small, {{"rope_interleave", true}})).layout == pairing::interleaved);
+  CHECK(only_group(changed(small, {{"model_type", "cohere"}})).layout == layout_kind::interleaved);
+  CHECK(only_group(changed(small, {{"rope_interleave", true}})).layout == layout_kind::interleaved);
   CHECK(only_group(changed(config("deepseek_v3"), {{"rope_interleave", false}})).layout ==
-        pairing::half_split);
+        layout_kind::half_split);
   const json unknown = changed(small, {{"model_type", "novel"}});
-  CHECK(only_group(unknown, {.layout = pairing::interleaved}).layout == pairing::interleaved);
+  CHECK(only_group(unknown, {.layout = layout_kind::interleaved}).layout == layout_kind::interleaved);
   const json by_name = changed(small, {{"model_type", nullptr}, {"architectures", {"Glm4ForCausalLM"}}});
-  CHECK(only_group(by_name).layout == pairing::interleaved);
+  CHECK(only_group(by_name).layout == layout_kind::interleaved);
 }
 
 TEST_CASE("layers without rotation are named by list or by interval", "[models][import]") {

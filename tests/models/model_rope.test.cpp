@@ -13,7 +13,7 @@ using rope::Index;
 
 rope::layer_group group_named(const std::string& layer_type) {
   return {.layer_type = layer_type,
-          .layout = rope::pairing::half_split,
+          .layout = rope::layout_kind::half_split,
           .head_dim = 8,
           .first_channel = 0,
           .frequencies = rope::frequencies(8),
@@ -30,17 +30,17 @@ rope::model_rope model_of(std::vector<rope::layer_group> groups) {
 
 TEST_CASE("a layout known at run time becomes a type", "[models][model_rope]") {
   const auto second_channel = [](auto layout) { return decltype(layout)::second(1, 4); };
-  CHECK(rope::with_layout(rope::pairing::interleaved, second_channel) == 3);
-  CHECK(rope::with_layout(rope::pairing::half_split, second_channel) == 5);
-  CHECK(std::string(rope::name_of(rope::pairing::interleaved)) == "interleaved");
-  CHECK(std::string(rope::name_of(rope::pairing::half_split)) == "half_split");
+  CHECK(rope::with_layout(rope::layout_kind::interleaved, second_channel) == 3);
+  CHECK(rope::with_layout(rope::layout_kind::half_split, second_channel) == 5);
+  CHECK(std::string(rope::name_of(rope::layout_kind::interleaved)) == "interleaved");
+  CHECK(std::string(rope::name_of(rope::layout_kind::half_split)) == "half_split");
 }
 
 TEST_CASE("with_layout returns what the function returns, references too", "[models][model_rope]") {
   int value = 1;
   auto reference = [&](auto) -> int& { return value; };
-  static_assert(std::is_same_v<decltype(rope::with_layout(rope::pairing::half_split, reference)), int&>);
-  rope::with_layout(rope::pairing::interleaved, reference) = 2;
+  static_assert(std::is_same_v<decltype(rope::with_layout(rope::layout_kind::half_split, reference)), int&>);
+  rope::with_layout(rope::layout_kind::interleaved, reference) = 2;
   CHECK(value == 2);
 }
 

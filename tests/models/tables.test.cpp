@@ -22,7 +22,7 @@ using testing::throws_saying;
 
 rope::layer_group group_of(const std::string& layer_type, const frequencies& f) {
   return {.layer_type = layer_type,
-          .layout = rope::pairing::half_split,
+          .layout = rope::layout_kind::half_split,
           .head_dim = f.rotary_dim(),
           .first_channel = 0,
           .frequencies = f,

@@ -149,7 +149,7 @@ TEST_CASE("the tables of a model whose assignment fails stay those of that model
     for (Index g = 0; g < groups; ++g) {
       const std::string type = "type " + std::to_string(g);
       model.groups.push_back({.layer_type = type,
-                              .layout = rope::pairing::half_split,
+                              .layout = rope::layout_kind::half_split,
                               .head_dim = 8,
                               .first_channel = 0,
                               .frequencies = rope::frequencies(8, 10.0 + static_cast<double>(g)),

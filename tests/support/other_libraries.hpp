@@ -94,13 +94,13 @@ inline testing::wide yarn(testing::wide base, Index i, Index d, testing::wide s,
   return inv_freq(base, i, d) * (1 - ramp + ramp / s);
 }
 
-enum class pairing { neighbours, halves };
+enum class layout_kind { neighbours, halves };
 
 /// How many times what is allowed `after` is off from `before` with every pair of channels [first, first + 2
 /// pairs) turned by angle(row, pair) and scaled by factor(row, pair); infinite where a channel outside of
 /// them changed.
 template <std::size_t rank, class Angle, class Factor>
-testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
+testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, layout_kind layout,
                                     Index pairs, const Angle& angle, const Factor& factor, Index first = 0) {
   testing::wide worst = 0;
   for (Index r = 0; r < before.rows(); ++r) {
@@ -108,8 +108,8 @@ testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<ran
       if ((d < first || d >= first + 2 * pairs) && before(r, d) != after(r, d))
         return std::numeric_limits<testing::wide>::infinity();
     for (Index i = 0; i < pairs; ++i) {
-      const Index u = first + (layout == pairing::neighbours ? 2 * i : i),
-                  v = first + (layout == pairing::neighbours ? 2 * i + 1 : i + pairs);
+      const Index u = first + (layout == layout_kind::neighbours ? 2 * i : i),
+                  v = first + (layout == layout_kind::neighbours ? 2 * i + 1 : i + pairs);
       const testing::wide a = before(r, u), b = before(r, v), m = factor(r, i);
       const testing::wide c = m * testing::cos(static_cast<testing::wide>(angle(r, i))),
                           s = m * testing::sin(static_cast<testing::wide>(angle(r, i)));
@@ -123,7 +123,7 @@ testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<ran
   return worst;
 }
 template <std::size_t rank, class Angle>
-testing::wide rotation_error(const tensor<rank>& before, const tensor<rank>& after, pairing layout,
+testing::wide rotation_error(const tensor<rank>& before, const tensor<rank>& after, layout_kind layout,
                              Index pairs, const Angle& angle, Index first = 0) {
   return scaled_rotation_error(
       before, after, layout, pairs, angle, [](Index, Index) { return 1.0L; }, first);

@@ -40,7 +40,7 @@ inline namespace ROPE_ABI {
 /// they are never copied.
 ///
 /// \tparam T       float or double
-/// \tparam Layout  the pairing of the channels; may be left out by a block that never rotates
+/// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
 ///
 /// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
 /// run on all of them, and give the same bits for any number. `{}` stands for positions or counts before
@@ -128,7 +128,7 @@ class multi_head_attention {
   void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
-                  "multi_head_attention: name the pairing of the channels to rotate, "
+                  "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     attend_to_cache<S>(x, cache, out, &table, counts, threads);
   }

@@ -43,13 +43,13 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
 
 /// What a GGUF file does not say.
 ///
-///     const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
+///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
   /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
   /// short one.
   double length = 0;
   /// The layout of the weights, where the architecture is not known.
-  std::optional<pairing> layout = {};
+  std::optional<layout_kind> layout = {};
 };
 
 namespace detail {
@@ -246,7 +246,7 @@ class gguf_importer {
 
   gguf_reader<L> reader_;
   const gguf_options& options_;
-  pairing layout_ = pairing::half_split;
+  layout_kind layout_ = layout_kind::half_split;
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   std::optional<gguf_pair_factors> factors_ = {};

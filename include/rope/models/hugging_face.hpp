@@ -56,7 +56,7 @@ struct hugging_face_options {
   /// sequence: the frequencies Hugging Face builds before it sees a token.
   double length = 0;
   /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
-  std::optional<pairing> layout = {};
+  std::optional<layout_kind> layout = {};
 };
 
 namespace detail {
@@ -261,7 +261,7 @@ class hugging_face_importer {
   const hugging_face_options& options_;
   json_reader<J> outer_, text_;
   architecture_defaults defaults_ = {};
-  pairing layout_ = pairing::half_split;
+  layout_kind layout_ = layout_kind::half_split;
   head_shape head_ = {};
   group_allowance allowance_ = {};
   model_rope model_ = {};

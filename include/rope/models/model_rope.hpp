@@ -32,8 +32,8 @@ struct named_number {
 ///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
 struct layer_group {
   std::string
-      layer_type;  // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  pairing layout;  // of the weights the description came with
+      layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;  // of the weights the description came with
   Index head_dim;
   Index first_channel;
   rope::frequencies frequencies;

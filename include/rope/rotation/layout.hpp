@@ -56,19 +56,19 @@ concept pair_layout = requires(Index i, Index pairs) {
 };
 
 /// The two layouts, for a program that learns only at run time which one it needs.
-enum class pairing { interleaved, half_split };
+enum class layout_kind { interleaved, half_split };
 
 /// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
 ///
 ///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
 template <class Call>
-decltype(auto) with_layout(pairing layout, Call&& f) {
-  if (layout == pairing::interleaved) return std::forward<Call>(f)(interleaved{});
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
   return std::forward<Call>(f)(half_split{});
 }
 
-inline const char* name_of(pairing layout) {
-  return layout == pairing::interleaved ? "interleaved" : "half_split";
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 
 namespace detail {

@@ -43,8 +43,8 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   cache.append_at<Layout>(k, v, table, ids);
   attention<Layout>(q, cache, out, table);
   const Index keep = 1, n = 2;
-  cache.remove(keep, keep + n);
-  cache.shift<Layout>(keep, cache.size(), -n, table);
+  cache.remove(keep, n);
+  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   CHECK(cache.size() == 2);
 }
 

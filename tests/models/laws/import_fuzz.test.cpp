@@ -379,7 +379,7 @@ TEST_CASE("configs spoilt at random keep the promises of a model or are refused"
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {
     const json file = spoil.spoilt_config();
     rope::hugging_face_options options{.length = spoil.one_in(3) ? 200000.0 : 0.0};
-    if (spoil.one_in(2)) options.layout = rope::pairing::half_split;
+    if (spoil.one_in(2)) options.layout = rope::layout_kind::half_split;
     const std::string broken = verdict(seen, [&] { return rope::import_hugging_face(file, options); });
     if (broken.empty()) continue;
     CAPTURE(run, file.dump(-1, ' ', false, dump_handling).substr(0, 4000));

@@ -40,7 +40,7 @@ TEST_CASE("the comments of imports show their use", "[models]") {
   }
   const testing::gguf_file file = testing::gguf(
       "llama", {{".attention.head_count", 32}, {".embedding_length", 4096}, {".block_count", 32}});
-  const model_rope model = import_gguf(file, {.length = 32768, .layout = pairing::half_split});
+  const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
   CHECK(model.groups[0].rotary_dim() == 128);
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("the comments of layouts show their use", "[rotation]") {
   rotate<interleaved>(q, k, table, start);
   CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
   rotate<half_split>(q, k, table, start);
-  const struct { pairing layout = pairing::interleaved; } group;
+  const struct { layout_kind layout = layout_kind::interleaved; } group;
   with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
   CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
 }

@@ -189,7 +189,7 @@ struct block_rotation {
   kept_positions<PK> key_positions;
 
   static_assert(pair_layout<Layout>,
-                "multi_head_attention: name the pairing of the channels to rotate, "
+                "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
   static_assert(
       position_form<PQ> && position_form<PK>,

@@ -34,7 +34,7 @@ inline bool listed(std::string_view words, std::string_view word) {
 }
 
 /// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
-inline std::optional<pairing> hugging_face_layout(std::string_view architecture) {
+inline std::optional<layout_kind> hugging_face_layout(std::string_view architecture) {
   constexpr std::string_view interleaved_names =
       " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
       "gptj kimik2 llama4 ";
@@ -45,14 +45,14 @@ inline std::optional<pairing> hugging_face_layout(std::string_view architecture)
       "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
       "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
       "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
-  if (listed(interleaved_names, architecture)) return pairing::interleaved;
-  if (listed(half_split_names, architecture)) return pairing::half_split;
+  if (listed(interleaved_names, architecture)) return layout_kind::interleaved;
+  if (listed(half_split_names, architecture)) return layout_kind::half_split;
   return {};
 }
 
 /// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
 /// Source: llama.cpp, `llama_model_rope_type`
-inline std::optional<pairing> gguf_layout(std::string_view architecture) {
+inline std::optional<layout_kind> gguf_layout(std::string_view architecture) {
   constexpr std::string_view norm =
       " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
       "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
@@ -63,8 +63,8 @@ inline std::optional<pairing> gguf_layout(std::string_view architecture) {
       "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
       "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
       "seed_oss smallthinker stablelm starcoder2 ";
-  if (listed(norm, architecture)) return pairing::interleaved;
-  if (listed(neox, architecture)) return pairing::half_split;
+  if (listed(norm, architecture)) return layout_kind::interleaved;
+  if (listed(neox, architecture)) return layout_kind::half_split;
   return {};
 }
 

@@ -49,12 +49,13 @@ struct group_comparison {
           b.source);
   }
 
-  void layouts(pairing x, pairing y) const {
+  void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
     // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml, never
     // back.
-    const bool expected = (a.source == "Hugging Face" && x == pairing::half_split && b.source == "GGUF") ||
-                          (b.source == "Hugging Face" && y == pairing::half_split && a.source == "GGUF");
+    const bool expected =
+        (a.source == "Hugging Face" && x == layout_kind::half_split && b.source == "GGUF") ||
+        (b.source == "Hugging Face" && y == layout_kind::half_split && a.source == "GGUF");
     say(std::string("layout is ") + name_of(x) + " in " + a.source + " and " + name_of(y) + " in " +
         b.source +
         (expected

@@ -35,10 +35,11 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
 }
 
 template <class J>
-pairing layout_of(json_reader<J>& text, const std::string& architecture, std::optional<pairing> given) {
+layout_kind layout_of(json_reader<J>& text, const std::string& architecture,
+                      std::optional<layout_kind> given) {
   const auto interleave = text.boolean("rope_interleave");
   if (given) return *given;
-  if (interleave) return *interleave ? pairing::interleaved : pairing::half_split;
+  if (interleave) return *interleave ? layout_kind::interleaved : layout_kind::half_split;
   const auto layout = hugging_face_layout(plain_architecture(architecture));
   if (!layout)
     text.refuse(

@@ -44,12 +44,12 @@ constexpr bool lacks_view() {
 }  // namespace rope
 
 /// A layout that turns pairs is named, and is one.
-#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                  \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                \
-                name ": name the pairing of the channels, " name "<interleaved>(...) or " name  \
-                     "<half_split>(...)");                                                      \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name     \
-                ": a layout is interleaved, half_split or a type with static first and second " \
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
                 "(i, pairs)")
 
 /// Without a table nothing turns, so a layout that is named means a table that was forgotten.
