@@ -213,42 +213,59 @@ class cached_call {
   void attend_by_rank(Index b, const head_view<const T>& q, const head_view<T>& out,
                       std::span<const std::int64_t> positions) const {
     if constexpr (is_ring<Cache> && rotates) {
-      const head_view<const C> all_k = cache_.keys(b), all_v = cache_.values(b);
-      const Index sinks = cache_.policy().sinks, slot_count = all_k.tokens;
-      const Index group = all_k.heads == 0 ? 0 : q.heads / all_k.heads, step = heads_at_once();
+      const Index kv_heads = cache_.kv_heads(), step = heads_at_once();
+      const Index group = kv_heads == 0 ? 0 : q.heads / kv_heads;
       for (Index i = 0; i < q.tokens; ++i) {
         const std::int64_t position = positions[static_cast<std::size_t>(i)];
         const std::int64_t rank = rank_of(cache_, position);
-        const auto keys = to_index(rank + 1);
         const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
-        for (Index h = 0; h < all_k.heads; h += step) {
-          const head_view<const C> k = all_k.head_range(h, step), v = all_v.head_range(h, step);
-          const head_view<T> near_keys =
-              bhsd(workspace<read_keys, T>(keys * step * k.head_dim), 1, step, keys, k.head_dim);
-          const head_view<T> near_values =
-              bhsd(workspace<read_values, T>(keys * step * v.head_dim), 1, step, keys, v.head_dim);
-          for (Index r = 0; r < keys;) {
-            // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
-            const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
-            const Index end = slot < sinks ? sinks : slot_count, count = (std::min)(keys - r, end - slot);
-            rotate_channels<Layout>(k.token_range(slot, count), near_keys.token_range(r, count), *table_,
-                                    contiguous_positions{r});
-            copy_channels(v.token_range(slot, count), near_values.token_range(r, count));
-            r += count;
-          }
-          attention_options options =
-              options_of(options_, {b, q_.tokens, h * group, step * group, q.tokens, keys});
-          if (!options.log_sum_exp.empty())
-            options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * q.heads),
-                                                              static_cast<std::size_t>(q.heads));
-          options.causal = false;
-          options.window = 0;
-          options.sinks = 0;
-          attention(turned.head_range(h * group, step * group), near_keys, near_values,
-                    out.token_range(i, 1).head_range(h * group, step * group), options, threads_);
+        for (Index h = 0; h < kv_heads; h += step) {
+          const keys_by_rank near = read_by_rank(b, h, step, position, rank);
+          const Index first = h * group, heads = step * group;
+          attention(turned.head_range(first, heads), near.keys, near.values,
+                    out.token_range(i, 1).head_range(first, heads),
+                    options_by_rank({b, q_.tokens, first, heads, q.tokens, to_index(rank + 1)}, i), threads_);
         }
       }
     }
+  }
+
+  /// Keys, rotated by their ranks, and values, in the order of these.
+  struct keys_by_rank {
+    head_view<T> keys, values;
+  };
+
+  /// Copies those of `heads` key heads that the query at `position`, which has rank `rank`, sees.
+  keys_by_rank read_by_rank(Index b, Index head, Index heads, std::int64_t position,
+                            std::int64_t rank) const {
+    const head_view<const C> k = cache_.keys(b).head_range(head, heads),
+                             v = cache_.values(b).head_range(head, heads);
+    const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
+    const keys_by_rank near = {
+        bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),
+        bhsd(workspace<read_values, T>(count * heads * v.head_dim), 1, heads, count, v.head_dim)};
+    for (Index r = 0; r < count;) {
+      // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+      const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
+      const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
+      rotate_channels<Layout>(k.token_range(slot, run), near.keys.token_range(r, run), *table_,
+                              contiguous_positions{r});
+      copy_channels(v.token_range(slot, run), near.values.token_range(r, run));
+      r += run;
+    }
+    return near;
+  }
+
+  /// The options of query i, which sees all keys that it is given.
+  attention_options options_by_rank(const call_part& part, Index i) const {
+    attention_options options = options_of(options_, part);
+    if (!options.log_sum_exp.empty())
+      options.log_sum_exp = options.log_sum_exp.subspan(static_cast<std::size_t>(i * part.heads),
+                                                        static_cast<std::size_t>(part.heads));
+    options.causal = false;
+    options.window = 0;
+    options.sinks = 0;
+    return options;
   }
 
   /// Key heads of one inner call: all where sums are asked for, which lie head beside head; else one, so that
