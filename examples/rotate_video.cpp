@@ -122,7 +122,7 @@ int main() {
   rope::rotate<rope::interleaved>(view(places), table);
   const double own = score(places, places, 0, 0);
   const double rounding = 4 * 3 * unit * own;
-  const std::array<Index, 3> centre = {4, 32, 16};
+  const std::array<Index, 3> center = {4, 32, 16};
   std::printf("\nScore of a patch for one like it, by displacement, relative to its own\n");
   std::array<double, 3> deviation = {};
   for (std::size_t axis = 0; axis < 3; ++axis) {
@@ -130,7 +130,7 @@ int main() {
     for (Index shift = 0; shift < extents[axis]; ++shift) {
       double first = 0;
       for (Index start = 0; start + shift < extents[axis]; ++start) {
-        std::array<Index, 3> from = centre, to = centre;
+        std::array<Index, 3> from = center, to = center;
         from[axis] = start;
         to[axis] = start + shift;
         const double here = score(places, places, token_of(from), token_of(to));
@@ -157,8 +157,8 @@ int main() {
   rope::rotate<rope::interleaved>(view(elsewhere), rope::frequency_table(frequencies, shifted));
   double moved = 0;
   for (Index key = 0; key < tokens; key += 61)
-    moved = std::max(moved, std::abs(score(elsewhere, elsewhere, token_of(centre), key) -
-                                     score(places, places, token_of(centre), key)));
+    moved = std::max(moved, std::abs(score(elsewhere, elsewhere, token_of(center), key) -
+                                     score(places, places, token_of(center), key)));
   check(moved <= rounding, "a clip from another place and time has the same scores");
   return all_true ? 0 : 1;
 }

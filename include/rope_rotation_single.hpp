@@ -672,7 +672,7 @@ inline namespace ROPE_ABI {
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
 ///
 ///     struct half_speed {  // a rule of your own
-///       void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
@@ -700,8 +700,8 @@ struct schedule {
 /// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
 /// if its fields or the schedule do not fit.
 template <class X>
-concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
-  scaling.apply(schedule);
+concept frequency_scaling = requires(const X& scaling, schedule& axis) {
+  scaling.apply(axis);
 };
 
 /// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
@@ -823,8 +823,8 @@ class frequencies {
                                  attention_factor));
   }
 
-  explicit frequencies(const schedule& schedule)
-      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
+  explicit frequencies(const schedule& axis)
+      : frequencies(axis.inv_freq.cast<double>(), axis.attention_factor) {}
 
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
@@ -837,9 +837,9 @@ class frequencies {
   }
 
   template <class... Scalings>
-  static schedule scaled(schedule schedule, const Scalings&... scalings) {
-    (scalings.apply(schedule), ...);
-    return schedule;
+  static schedule scaled(schedule axis, const Scalings&... scalings) {
+    (scalings.apply(axis), ...);
+    return axis;
   }
 
   static Index checked_pairs(Index rotary_dim) {
@@ -898,12 +898,11 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
-inline long double pair_of_rotations(double rotations, const schedule& schedule,
-                                     double original_max_position) {
-  return static_cast<long double>(schedule.rotary_dim) *
+inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+  return static_cast<long double>(axis.rotary_dim) *
          std::log(widened(original_max_position) /
                   (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
-         (2 * std::log(schedule.base));
+         (2 * std::log(axis.base));
 }
 
 /// The pairs between which a blend runs.
@@ -914,16 +913,16 @@ struct blend_bounds {
 
 /// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
 /// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
-inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& schedule,
+inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
-  long double low = pair_of_rotations(fast, schedule, original_max_position);
-  long double high = pair_of_rotations(slow, schedule, original_max_position);
+  long double low = pair_of_rotations(fast, axis, original_max_position);
+  long double high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
   low = (std::max)(low, 0.0L);
-  high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
+  high = (std::min)(high, static_cast<long double>(axis.rotary_dim - 1));
   if (equal(low, high)) high += 0.001L;
   return {low, high};
 }
@@ -954,12 +953,12 @@ inline void require_field(bool holds, const char* rule, double got) {
 
 /// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
 /// while pair 0 keeps its speed.
-inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
-  if (schedule.rotary_dim <= 2)
+inline void stretch_base(schedule& axis, long double factor, const char* rule) {
+  if (axis.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
-               message(rule, ": rotary_dim must be at least 4, got ", schedule.rotary_dim));
-  const auto d = static_cast<long double>(schedule.rotary_dim);
-  schedule.multiply_base(std::pow(factor, d / (d - 2)));
+               message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
+  const auto d = static_cast<long double>(axis.rotary_dim);
+  axis.multiply_base(std::pow(factor, d / (d - 2)));
 }
 
 }  // namespace detail
@@ -972,10 +971,10 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 struct linear_scaling {
   double factor;  // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    schedule.inv_freq /= detail::widened(factor);
+    axis.inv_freq /= detail::widened(factor);
   }
 };
 
@@ -987,10 +986,10 @@ struct linear_scaling {
 struct ntk_scaling {
   double factor;  // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
-    detail::stretch_base(schedule, detail::widened(factor), "ntk_scaling");
+    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling");
   }
 };
 
@@ -1006,7 +1005,7 @@ struct dynamic_ntk_scaling {
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "dynamic_ntk_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(max_position) && max_position > 0,
@@ -1014,7 +1013,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position)
-      detail::stretch_base(schedule,
+      detail::stretch_base(axis,
                            detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
                                detail::widened(factor - 1),
                            "dynamic_ntk_scaling");
@@ -1047,9 +1046,9 @@ struct yarn_scaling {
 
   /// The pairs between which the blend runs.
   using blend_bounds = detail::blend_bounds;
-  blend_bounds bounds(const schedule& schedule) const {
+  blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, schedule, original_max_position);
+        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
     if (low > high)
       ROPE_THROW(std::invalid_argument,
                  detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
@@ -1066,7 +1065,7 @@ struct yarn_scaling {
     return g(1);
   }
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
                           factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
@@ -1079,12 +1078,12 @@ struct yarn_scaling {
       detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
                             "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
                             field.value_or(0));
-    const auto [low, high] = bounds(schedule);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
+    const auto [low, high] = bounds(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const long double interpolated = detail::ramp(i, low, high);
-      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
+      axis.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
     }
-    schedule.attention_factor *= magnitude();
+    axis.attention_factor *= magnitude();
   }
 };
 
@@ -1113,7 +1112,7 @@ struct llama3_scaling {
   double factor;  // s >= 1
   double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "llama3_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
@@ -1124,7 +1123,7 @@ struct llama3_scaling {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
     const long double width = detail::widened(high_freq_factor - low_freq_factor);
-    for (long double& f : schedule.inv_freq) {
+    for (long double& f : axis.inv_freq) {
       const long double turns =
           detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
       const long double kept =
@@ -1149,16 +1148,15 @@ struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "proportional_scaling: factor must be at least 1", factor);
-    const auto turning =
-        static_cast<Index>(partial_rotary_factor * static_cast<double>(schedule.rotary_dim) / 2);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / detail::widened(factor) : 0;
+    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / detail::widened(factor) : 0;
   }
 };
 
@@ -1199,7 +1197,7 @@ struct longrope_scaling {
     return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
   }
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
     detail::require_field(detail::is_finite(max_position) && max_position > 0,
@@ -1212,19 +1210,19 @@ struct longrope_scaling {
                           "longrope_scaling: attention_factor must be positive",
                           attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        ROPE_THROW(
+            std::invalid_argument,
+            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
+                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
       for (const double value : *list)
         detail::require_field(detail::is_finite(value) && value > 0,
                               "longrope_scaling: a factor must be positive", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
-    schedule.attention_factor *= magnitude();
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    axis.attention_factor *= magnitude();
   }
 };
 
@@ -3406,15 +3404,15 @@ class frequency_table {
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
   ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
-  frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
+  frequency_table(const frequencies& of, Count count)
+      : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
-  frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first),
+  frequency_table(const frequencies& of, First first, Last last)
+      : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
@@ -3427,9 +3425,8 @@ class frequency_table {
   ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
-  frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(frequencies, detail::checked_coordinates(frequencies.axes(), coordinates),
-                        coordinates_tag{}) {}
+  frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
+      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
   /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
   /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
@@ -3441,9 +3438,9 @@ class frequency_table {
   ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
-  static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
-    detail::checked_magnitude<float>(frequencies.attention_factor());
-    frequency_table table(frequencies, static_cast<std::int64_t>(first),
+  static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
+    detail::checked_magnitude<float>(of.attention_factor());
+    frequency_table table(of, static_cast<std::int64_t>(first),
                           detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
@@ -3452,8 +3449,8 @@ class frequency_table {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(frequencies.inv_freq()(i, 0));
-        const auto m = static_cast<float>(frequencies.attention_factor());
+        const float angle = position * static_cast<float>(of.inv_freq()(i, 0));
+        const auto m = static_cast<float>(of.attention_factor());
         cos[i] = static_cast<S>(m * std::cos(angle));
         cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
       }
@@ -3517,15 +3514,15 @@ class frequency_table {
   struct range_tag {};
   struct coordinates_tag {};
 
-  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
-      : frequencies_(frequencies),
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+      : frequencies_(of),
         first_(first),
         fingerprint_(detail::mix(
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
-  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
-      : frequency_table(frequencies, first, rows, unwritten_tag{}) {
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
+      : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
     const detail::small_angles multiplied(inv_freq());
     detail::range_phases phases(inv_freq(), first);
@@ -3533,8 +3530,8 @@ class frequency_table {
       write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
   }
 
-  frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
-      : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
+  frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
+      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
     source_ = table_source::coordinates;
@@ -6209,8 +6206,7 @@ class xpos {
 
   /// Positions 0 .. count - 1.  Throws: as below
   template <std::integral Count>
-  xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
-      : xpos(frequencies, Count{0}, count, growth) {}
+  xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
@@ -6218,10 +6214,10 @@ class xpos {
   ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
   ///          the growth of a pair at an end of the range leaves the range of S
   template <std::integral First, std::integral Last>
-  xpos(const frequencies& frequencies, First first, Last last, const xpos_growth& growth)
-      : growth_(checked(frequencies, growth)),
-        queries_(table(frequencies, first, last, growth_, 1)),
-        keys_(table(frequencies, first, last, growth_, -1)) {}
+  xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
+      : growth_(checked(of, growth)),
+        queries_(table(of, first, last, growth_, 1)),
+        keys_(table(of, first, last, growth_, -1)) {}
 
   xpos(const xpos&) = default;
   xpos(xpos&&) = default;
@@ -6239,18 +6235,18 @@ class xpos {
   owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
 
  private:
-  static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
-    if (frequencies.axes() != 1)
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: positions have one axis, got frequencies of ",
-                                                        frequencies.axes(), " axes"));
+  static xpos_growth checked(const frequencies& of, xpos_growth growth) {
+    if (of.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: positions have one axis, got frequencies of ", of.axes(), " axes"));
     if (!detail::is_finite(growth.center))
       ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
-    if (growth.rates.size() == 0) growth.rates = xpos_rates(frequencies.rotary_dim());
-    if (growth.rates.size() != frequencies.pairs())
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", frequencies.pairs(),
+    if (growth.rates.size() == 0) growth.rates = xpos_rates(of.rotary_dim());
+    if (growth.rates.size() != of.pairs())
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
                                                         ", got ", growth.rates.size()));
     for (Index i = 0; i < growth.rates.size(); ++i)
       if (!detail::is_finite(growth.rates(i)))
@@ -6278,15 +6274,15 @@ class xpos {
   }
 
   template <std::integral First, std::integral Last>
-  static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
-                                  const xpos_growth& growth, int sign) {
+  static frequency_table<S> table(const frequencies& of, First from, Last to, const xpos_growth& growth,
+                                  int sign) {
     const std::int64_t first = detail::checked_position("xpos", from);
-    const Index pairs = frequencies.pairs(), rows = detail::checked_rows("xpos", from, to);
-    const double m = frequencies.attention_factor();
+    const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
+    const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(frequencies.inv_freq(), first);
+    detail::range_phases phases(of.inv_freq(), first);
     frequency_table<S> result =
-        detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
+        detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
           const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
@@ -6294,14 +6290,14 @@ class xpos {
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = frequencies.inv_freq()(i, 0) * static_cast<double>(position);
+            const double angle = of.inv_freq()(i, 0) * static_cast<double>(position);
             if (detail::is_small(angle))
               detail::write_small(angle, size, cos[i], sin[i]);
             else
               detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
+    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), of.inv_freq());
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
     detail::given_entries::identify(result, detail::mix(rule, growth.rates));

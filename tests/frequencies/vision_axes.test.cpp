@@ -96,7 +96,7 @@ TEST_CASE("DINOv3", "[frequencies][vision_axes]") {
     CHECK((f.inv_freq().col(1).tail(4) == f.inv_freq().col(0).head(4)).all());
     CHECK((f.inv_freq() != 0).count() == 8);
   }
-  const auto patches = rope::patch_centres(2, 3, rope::patch_normalisation::separate);
+  const auto patches = rope::patch_centers(2, 3, rope::patch_normalisation::separate);
   CHECK(agrees_with(
       angles(by_base, patches).row(0),
       {-3.141593, -0.9934588, -0.3141593, -0.09934588, -4.18879, -1.324612, -0.418879, -0.1324612}, 7));

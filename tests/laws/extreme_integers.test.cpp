@@ -216,7 +216,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
       for (Index r = 0; r < grid.rows(); ++r)
         REQUIRE((grid(r, 0) >= first && grid(r, 1) >= second && grid(r, 1) - second == r % b));
       accepted([&] { grid_ids({a, b}, {b, a}); });
-      accepted([&] { patch_centres(a, b, patch_normalisation::separate); });
+      accepted([&] { patch_centers(a, b, patch_normalisation::separate); });
       accepted([&] { spatial_merge_order(a, b, c, 1); });
     }
     accepted([&] { grid_ids({std::min(a, Index{3}), 2}, {a, b}); });
@@ -225,7 +225,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
     accepted([&] { merged_patches(1, a, b, c); });
     accepted([&] { qwen_vl_positions({text_run{modest(a) ? a : -a}, vision_run{1, 2, 2}}, first); });
     accepted([&] { qwen_vl_positions({vision_run{modest(a) ? a : 0, b, modest(b) ? 2 : 0}}, second); });
-    accepted([&] { static_cast<void>(centred_first(a)); });
+    accepted([&] { static_cast<void>(centered_first(a)); });
     const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic> nothing(std::max(a, Index{0}),
                                                                        Index{0});  // rows, but no memory
     accepted([&] { with_unrotated_tokens(nothing, b, c); });

@@ -407,12 +407,12 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
   for (int sample = 0; sample < 30000; ++sample) {
     include({{random.bits(), random.bits(), random.bits()}});
     // Close to a multiple of an eighth, at a distance of any magnitude down to 2^-192 turn.
-    const phase centre = {{random.bits() / eighth * eighth, 0, 0}};
+    const phase center = {{random.bits() / eighth * eighth, 0, 0}};
     const std::uint64_t word = random.bits() >> random.integer(3, 63);
     for (const phase near : {phase{{word, random.bits(), random.bits()}}, phase{{0, word, random.bits()}},
                              phase{{0, 0, word | 1}}}) {
-      include(centre + near);
-      include(centre + -near);
+      include(center + near);
+      include(center + -near);
     }
   }
   CHECK(of_float <= before_rounding);

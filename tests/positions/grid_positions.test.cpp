@@ -126,12 +126,12 @@ TEST_CASE("evenly spaced coordinates include both ends and mirror exactly", "[po
 // of Cosmos at 30 frames per second (24 positions per second), each by its formula.
 TEST_CASE("coordinates of released models", "[positions][grid_positions]") {
   const auto qwen_image = [](Index count) {
-    const auto grid = rope::grid_positions({count}, {rope::centred_first(count)});
+    const auto grid = rope::grid_positions({count}, {rope::centered_first(count)});
     return std::vector<std::int64_t>(grid.data(), grid.data() + grid.size());
   };
   CHECK(qwen_image(4) == std::vector<std::int64_t>{-2, -1, 0, 1});
   CHECK(qwen_image(5) == std::vector<std::int64_t>{-3, -2, -1, 0, 1});
-  CHECK(agrees_with(rope::cell_centres(8, -4, 4), {-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5}, 15));
+  CHECK(agrees_with(rope::cell_centers(8, -4, 4), {-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5}, 15));
   CHECK(agrees_with(rope::evenly_spaced_before(4, 0, 30), {0, 7.5, 15, 22.5}, 15));
   CHECK(agrees_with(rope::evenly_spaced_before(4, 0, 4 * 24.0 / 30), {0, 0.8, 1.6, 2.4}, 15));
 }
@@ -194,11 +194,11 @@ TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base
                                          "rope::cogvideox_positions: the grid exceeds the address space"));
 }
 
-TEST_CASE("the centres of patches are normalised in three ways", "[positions][grid_positions]") {
-  const auto centres = [](patch_normalisation n) { return rope::patch_centres(2, 3, n); };
-  const Eigen::ArrayXXd separate = centres(patch_normalisation::separate),
-                        largest = centres(patch_normalisation::largest),
-                        smallest = centres(patch_normalisation::smallest);
+TEST_CASE("the centers of patches are normalised in three ways", "[positions][grid_positions]") {
+  const auto centers = [](patch_normalisation n) { return rope::patch_centers(2, 3, n); };
+  const Eigen::ArrayXXd separate = centers(patch_normalisation::separate),
+                        largest = centers(patch_normalisation::largest),
+                        smallest = centers(patch_normalisation::smallest);
   REQUIRE(separate.rows() == 6);
   REQUIRE(separate.cols() == 2);
   // Golden: DINOv3, `make_axis` for a 2 x 3 grid: cell (0, 0) of "separate" is at (-0.5, -0.666667).
@@ -209,7 +209,7 @@ TEST_CASE("the centres of patches are normalised in three ways", "[positions][gr
   CHECK(agrees_with(largest.row(5), {0, 2.0 / 3}, 15));
   CHECK(agrees_with(smallest.row(0), {-0.5, -0.5}, 15));
   CHECK(agrees_with(smallest.row(5), {0.5, 1.5}, 15));
-  CHECK(agrees_with(rope::patch_centres(3, 2, patch_normalisation::largest).row(5), {2.0 / 3, 0}, 15));
+  CHECK(agrees_with(rope::patch_centers(3, 2, patch_normalisation::largest).row(5), {2.0 / 3, 0}, 15));
 }
 
 TEST_CASE("a grid whose coordinates would wrap is refused", "[positions][grid_positions]") {
@@ -231,8 +231,8 @@ TEST_CASE("a grid must have sensible extents", "[positions][grid_positions]") {
   CHECK(refuses([] { rope::grid_positions({2, -3}); }, "an extent must not be negative", "got -3"));
   CHECK(refuses([] { rope::grid_positions({0, -3}); }, "got -3"));
   CHECK(refuses([] { rope::grid_positions({2, 3}, {1}); }, "first must be empty or one per axis, 2, got 1"));
-  CHECK(refuses([] { rope::patch_centres(-1, 2, patch_normalisation::largest); },
-                "rope::patch_centres: ", "got -1"));
+  CHECK(refuses([] { rope::patch_centers(-1, 2, patch_normalisation::largest); },
+                "rope::patch_centers: ", "got -1"));
   for (const std::vector<Index>& huge :
        {std::vector<Index>{too_many}, {too_many, 2}, {too_many / 4, too_many / 4}})
     CHECK(throws_saying<std::length_error>([&] { rope::grid_positions(huge); }, "exceeds the address space"));
@@ -250,6 +250,6 @@ TEST_CASE("a grid must have sensible extents", "[positions][grid_positions]") {
   CHECK(refuses([] { rope::evenly_spaced(-1); }, "rope::evenly_spaced: count must not be negative, got -1"));
   CHECK(refuses([] { rope::evenly_spaced_before(-2, 0, 1); }, "rope::evenly_spaced_before: ", "got -2"));
   CHECK(refuses([] { rope::evenly_spaced_in_crop(-5, 0, 1); }, "rope::evenly_spaced_in_crop: ", "got -5"));
-  CHECK(refuses([] { rope::cell_centres(-3, 0, 1); }, "rope::cell_centres: ", "got -3"));
-  CHECK(refuses([] { rope::centred_first(-4); }, "rope::centred_first: ", "got -4"));
+  CHECK(refuses([] { rope::cell_centers(-3, 0, 1); }, "rope::cell_centers: ", "got -3"));
+  CHECK(refuses([] { rope::centered_first(-4); }, "rope::centered_first: ", "got -4"));
 }

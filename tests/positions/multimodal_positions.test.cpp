@@ -123,7 +123,7 @@ TEST_CASE("every frame of Qwen3-VL follows its timestamp", "[positions][multimod
 
 // Golden: Wei et al. 2025, arXiv:2502.05173, worked by hand for two frames of 3 x 2 tokens, two positions
 // apart.
-TEST_CASE("VideoRoPE centres each frame on the diagonal", "[positions][multimodal_positions]") {
+TEST_CASE("VideoRoPE centers each frame on the diagonal", "[positions][multimodal_positions]") {
   const auto prompt = rope::video_rope_positions({text_run{4}, vision_run{2, 3, 2, 2}, text_run{1}});
   CHECK(spelled(prompt.coordinates) ==
         "(0,0,0)(1,1,1)(2,2,2)(3,3,3)"

@@ -25,7 +25,7 @@ inline namespace ROPE_ABI {
 /// as with MSVC and on macOS for arm64, their steps round as well (tests/oracle/scaling.test.cpp).
 ///
 ///     struct half_speed {  // a rule of your own
-///       void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
 ///     };
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
@@ -53,8 +53,8 @@ struct schedule {
 /// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
 /// if its fields or the schedule do not fit.
 template <class X>
-concept frequency_scaling = requires(const X& scaling, schedule& schedule) {
-  scaling.apply(schedule);
+concept frequency_scaling = requires(const X& scaling, schedule& axis) {
+  scaling.apply(axis);
 };
 
 /// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
@@ -176,8 +176,8 @@ class frequencies {
                                  attention_factor));
   }
 
-  explicit frequencies(const schedule& schedule)
-      : frequencies(schedule.inv_freq.cast<double>(), schedule.attention_factor) {}
+  explicit frequencies(const schedule& axis)
+      : frequencies(axis.inv_freq.cast<double>(), axis.attention_factor) {}
 
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
@@ -190,9 +190,9 @@ class frequencies {
   }
 
   template <class... Scalings>
-  static schedule scaled(schedule schedule, const Scalings&... scalings) {
-    (scalings.apply(schedule), ...);
-    return schedule;
+  static schedule scaled(schedule axis, const Scalings&... scalings) {
+    (scalings.apply(axis), ...);
+    return axis;
   }
 
   static Index checked_pairs(Index rotary_dim) {

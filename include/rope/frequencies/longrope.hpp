@@ -44,7 +44,7 @@ struct longrope_scaling {
     return s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(original_max_position));
   }
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
     detail::require_field(detail::is_finite(max_position) && max_position > 0,
@@ -57,19 +57,19 @@ struct longrope_scaling {
                           "longrope_scaling: attention_factor must be positive",
                           attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != schedule.inv_freq.size())
-        ROPE_THROW(std::invalid_argument,
-                   detail::message(
-                       "longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
-                       " must have one value per pair, ", schedule.inv_freq.size(), ", got ", list->size()));
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        ROPE_THROW(
+            std::invalid_argument,
+            detail::message("longrope_scaling: ", list == &short_factor ? "short_factor" : "long_factor",
+                            " must have one value per pair, ", axis.inv_freq.size(), ", got ", list->size()));
       for (const double value : *list)
         detail::require_field(detail::is_finite(value) && value > 0,
                               "longrope_scaling: a factor must be positive", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
-    schedule.attention_factor *= magnitude();
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(list[static_cast<std::size_t>(i)]);
+    axis.attention_factor *= magnitude();
   }
 };
 

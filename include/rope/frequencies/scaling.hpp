@@ -28,12 +28,12 @@ inline void require_field(bool holds, const char* rule, double got) {
 
 /// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair turns `factor` times slower
 /// while pair 0 keeps its speed.
-inline void stretch_base(schedule& schedule, long double factor, const char* rule) {
-  if (schedule.rotary_dim <= 2)
+inline void stretch_base(schedule& axis, long double factor, const char* rule) {
+  if (axis.rotary_dim <= 2)
     ROPE_THROW(std::invalid_argument,
-               message(rule, ": rotary_dim must be at least 4, got ", schedule.rotary_dim));
-  const auto d = static_cast<long double>(schedule.rotary_dim);
-  schedule.multiply_base(std::pow(factor, d / (d - 2)));
+               message(rule, ": rotary_dim must be at least 4, got ", axis.rotary_dim));
+  const auto d = static_cast<long double>(axis.rotary_dim);
+  axis.multiply_base(std::pow(factor, d / (d - 2)));
 }
 
 }  // namespace detail
@@ -46,10 +46,10 @@ inline void stretch_base(schedule& schedule, long double factor, const char* rul
 struct linear_scaling {
   double factor;  // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    schedule.inv_freq /= detail::widened(factor);
+    axis.inv_freq /= detail::widened(factor);
   }
 };
 
@@ -61,10 +61,10 @@ struct linear_scaling {
 struct ntk_scaling {
   double factor;  // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "ntk_scaling: factor must be at least 1",
                           factor);
-    detail::stretch_base(schedule, detail::widened(factor), "ntk_scaling");
+    detail::stretch_base(axis, detail::widened(factor), "ntk_scaling");
   }
 };
 
@@ -80,7 +80,7 @@ struct dynamic_ntk_scaling {
   double max_position;  // positive
   double length;        // tokens in the sequence, not negative
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "dynamic_ntk_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(max_position) && max_position > 0,
@@ -88,7 +88,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position)
-      detail::stretch_base(schedule,
+      detail::stretch_base(axis,
                            detail::widened(factor) * detail::widened(length) / detail::widened(max_position) -
                                detail::widened(factor - 1),
                            "dynamic_ntk_scaling");
@@ -121,9 +121,9 @@ struct yarn_scaling {
 
   /// The pairs between which the blend runs.
   using blend_bounds = detail::blend_bounds;
-  blend_bounds bounds(const schedule& schedule) const {
+  blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, schedule, original_max_position);
+        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
     if (low > high)
       ROPE_THROW(std::invalid_argument,
                  detail::message("yarn_scaling: no pair lies between beta_fast and beta_slow, got low ",
@@ -140,7 +140,7 @@ struct yarn_scaling {
     return g(1);
   }
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1, "yarn_scaling: factor must be at least 1",
                           factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
@@ -153,12 +153,12 @@ struct yarn_scaling {
       detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
                             "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
                             field.value_or(0));
-    const auto [low, high] = bounds(schedule);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
+    const auto [low, high] = bounds(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const long double interpolated = detail::ramp(i, low, high);
-      schedule.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
+      axis.inv_freq(i) *= (1 - interpolated) + interpolated / detail::widened(factor);
     }
-    schedule.attention_factor *= magnitude();
+    axis.attention_factor *= magnitude();
   }
 };
 
@@ -187,7 +187,7 @@ struct llama3_scaling {
   double factor;  // s >= 1
   double low_freq_factor = 1, high_freq_factor = 4, original_max_position = 8192;
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "llama3_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
@@ -198,7 +198,7 @@ struct llama3_scaling {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
                           "llama3_scaling: original_max_position must be positive", original_max_position);
     const long double width = detail::widened(high_freq_factor - low_freq_factor);
-    for (long double& f : schedule.inv_freq) {
+    for (long double& f : axis.inv_freq) {
       const long double turns =
           detail::widened(original_max_position) * f / (2 * std::numbers::pi_v<long double>);  // L0 / w_i
       const long double kept =
@@ -223,16 +223,15 @@ struct proportional_scaling {
   double partial_rotary_factor;  // in (0, 1]
   double factor = 1;             // s >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "proportional_scaling: factor must be at least 1", factor);
-    const auto turning =
-        static_cast<Index>(partial_rotary_factor * static_cast<double>(schedule.rotary_dim) / 2);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) = i < turning ? schedule.inv_freq(i) / detail::widened(factor) : 0;
+    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / detail::widened(factor) : 0;
   }
 };
 

@@ -30,16 +30,16 @@ inline namespace ROPE_ABI {
 struct pair_factor_scaling {
   std::vector<double> factors;  // [pairs], positive
 
-  void apply(schedule& schedule) const {
-    if (static_cast<Index>(factors.size()) != schedule.inv_freq.size())
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
       ROPE_THROW(std::invalid_argument,
                  detail::message("pair_factor_scaling: factors must have one value per pair, ",
-                                 schedule.inv_freq.size(), ", got ", factors.size()));
+                                 axis.inv_freq.size(), ", got ", factors.size()));
     for (const double factor : factors)
       detail::require_field(detail::is_finite(factor) && factor > 0,
                             "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= detail::widened(factors[static_cast<std::size_t>(i)]);
   }
 };
 
@@ -51,10 +51,10 @@ struct pair_factor_scaling {
 struct alpha_scaling {
   double alpha;  // >= 1
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(alpha) && alpha >= 1, "alpha_scaling: alpha must be at least 1",
                           alpha);
-    detail::stretch_base(schedule, detail::widened(alpha), "alpha_scaling");
+    detail::stretch_base(axis, detail::widened(alpha), "alpha_scaling");
   }
 };
 
@@ -70,20 +70,20 @@ struct mixed_ntk_scaling {
   double factor;  // s >= 1
   std::optional<double> mixed_b = {};
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "mixed_ntk_scaling: factor must be at least 1", factor);
-    const long double s = detail::widened(factor), pairs = static_cast<long double>(schedule.inv_freq.size());
+    const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
     if (!mixed_b) {
-      schedule.multiply_base(s);
-      schedule.inv_freq /= std::pow(s, 1 / pairs);
+      axis.multiply_base(s);
+      axis.inv_freq /= std::pow(s, 1 / pairs);
       return;
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
                           "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
     const long double b = detail::widened(*mixed_b);
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i)
-      schedule.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) /= std::exp(std::log(s) * std::pow(static_cast<long double>(i + 1) / pairs, b));
   }
 };
 
@@ -101,7 +101,7 @@ struct ntk_by_parts_scaling {
   double original_max_position;  // L0 > 0
   double ntk_factor = 1, extrapolation_factor = 1;
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "ntk_by_parts_scaling: factor must be at least 1", factor);
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
@@ -111,20 +111,20 @@ struct ntk_by_parts_scaling {
       detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
                             weight);
-    auto stretched = schedule;
+    auto stretched = axis;
     detail::stretch_base(stretched, detail::widened(factor), "ntk_by_parts_scaling");
-    for (Index i = 0; i < schedule.inv_freq.size(); ++i) {
-      const long double original = schedule.inv_freq(i), linear = original / detail::widened(factor);
-      const long double ntk_share = share(i, 1.25, 0.75, schedule) * detail::widened(ntk_factor);
-      const long double original_share = share(i, 16, 2, schedule) * detail::widened(extrapolation_factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
+      const long double original = axis.inv_freq(i), linear = original / detail::widened(factor);
+      const long double ntk_share = share(i, 1.25, 0.75, axis) * detail::widened(ntk_factor);
+      const long double original_share = share(i, 16, 2, axis) * detail::widened(extrapolation_factor);
       const long double blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
-      schedule.inv_freq(i) = blended * (1 - original_share) + original * original_share;
+      axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
   }
 
  private:
-  long double share(Index pair, double fast, double slow, const schedule& schedule) const {
-    const auto [low, high] = detail::blend_between(fast, slow, true, schedule, original_max_position);
+  long double share(Index pair, double fast, double slow, const schedule& axis) const {
+    const auto [low, high] = detail::blend_between(fast, slow, true, axis, original_max_position);
     detail::require_field(low < high, "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
                           original_max_position);
     return 1 - detail::ramp(pair, low, high);
@@ -141,9 +141,9 @@ struct ntk_by_parts_scaling {
 ///
 /// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
 struct resonance_scaling {
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     constexpr long double turn = 2 * std::numbers::pi_v<long double>;
-    for (long double& f : schedule.inv_freq) {
+    for (long double& f : axis.inv_freq) {
       detail::require_field(f > 0 && f < 2 * turn,
                             "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
                             "above half a token",
@@ -167,17 +167,17 @@ struct clipped_scaling {
   Index low_count = 20;  // not negative
   bool hard = false;
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
                           static_cast<double>(low_count));
-    const Index n = (std::min)(low_count, schedule.inv_freq.size());
+    const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
       const long double left =
           n > 1 ? static_cast<long double>(n - 1 - j) / static_cast<long double>(n - 1) : 0.0L;
       const long double sine = std::sin(std::numbers::pi_v<long double> * left / 2);
       const long double kept = hard ? 0.0L : sine * sine;
-      schedule.inv_freq(schedule.inv_freq.size() - n + j) *= kept;
+      axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
     }
   }
 };

@@ -21,11 +21,11 @@
 ///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
 ///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
-///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centred_first
+///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centered_first
 ///     CogVideoX       cogvideox_frequencies(64)               interleaved   cogvideox_positions
 ///     Cosmos          cosmos_frequencies(128)                 half_split    time is frame / fps * 24
 ///     LTX-Video       ltx_frequencies(2048)                   interleaved   2 * fraction - 1
-///     Mochi           frequencies::custom, one per head       interleaved   cell_centres, rotate_heads
+///     Mochi           frequencies::custom, one per head       interleaved   cell_centers, rotate_heads
 ///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
 ///     Allegro         a table per axis, a window of channels  half_split    grid_positions
 ///
@@ -93,12 +93,11 @@ namespace detail {
 struct cosmos_axis_scaling {
   double stretch;
 
-  void apply(schedule& schedule) const {
+  void apply(schedule& axis) const {
     require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
                   stretch);
-    stretch_base(schedule, widened(stretch), "cosmos_frequencies");
-    require_field(schedule.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1",
-                  stretch);
+    stretch_base(axis, widened(stretch), "cosmos_frequencies");
+    require_field(axis.base > 1, "cosmos_frequencies: a stretch must leave a base greater than 1", stretch);
   }
 };
 

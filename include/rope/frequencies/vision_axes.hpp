@@ -21,7 +21,7 @@
 ///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
 ///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
 ///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
-///     DINOv3           dino_v3_frequencies           half_split    patch_centres, class token first
+///     DINOv3           dino_v3_frequencies           half_split    patch_centers, class token first
 ///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
 ///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
 ///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes

@@ -192,11 +192,11 @@ inline owned_array<double> cogvideox_positions(Index frames, Index height, Index
       });
 }
 
-/// The centres of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
+/// The centers of `count` equal cells that tile [low, high]: low + (high - low) (i + 1/2) / count.
 ///
 /// Source:  Mochi, over [-extent * s / 2, extent * s / 2] with s = sqrt(192 * 192 / (height * width))
-inline owned_array<double, 1> cell_centres(Index count, double low, double high) {
-  detail::require_count("cell_centres", count);
+inline owned_array<double, 1> cell_centers(Index count, double low, double high) {
+  detail::require_count("cell_centers", count);
   owned_array<double, 1> axis(count);
   for (Index i = 0; i < count; ++i)
     axis(i) = low + (high - low) * (static_cast<double>(2 * i + 1) / static_cast<double>(2 * count));
@@ -206,29 +206,29 @@ inline owned_array<double, 1> cell_centres(Index count, double low, double high)
 /// The first of `count` integer coordinates around zero, for grid_positions: -(count - floor(count / 2)).
 ///
 /// Source:  `scale_rope` of Qwen-Image: 4 cells are at -2 .. 1, 5 at -3 .. 1
-inline std::int64_t centred_first(Index count) {
-  detail::require_count("centred_first", count);
+inline std::int64_t centered_first(Index count) {
+  detail::require_count("centered_first", count);
   const std::int64_t before = count - count / 2;
   return -before;
 }
 
-/// What the centres of patches are divided by before they are mapped to [-1, 1].
+/// What the centers of patches are divided by before they are mapped to [-1, 1].
 enum class patch_normalisation {
   separate,  // height by height, width by width: the image fills the square
   largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
   smallest   // both by the smaller extent
 };
 
-/// The centres of patches, [height * width, 2], row-major.
+/// The centers of patches, [height * width, 2], row-major.
 ///
 ///     coordinate = 2 (i + 1/2) / extent - 1,  extent by `normalisation`
 ///
 /// Throws:  std::invalid_argument, std::length_error
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; `normalize_coords` "separate", "max" and "min"
-inline owned_array<double> patch_centres(Index height, Index width, patch_normalisation normalisation) {
+inline owned_array<double> patch_centers(Index height, Index width, patch_normalisation normalisation) {
   const std::vector<Index> extents = {height, width};
   const Index larger = height > width ? height : width, smaller = height > width ? width : height;
-  return detail::walk_grid<double>("patch_centres", extents, [&](std::size_t a, Index i) {
+  return detail::walk_grid<double>("patch_centers", extents, [&](std::size_t a, Index i) {
     const Index extent = normalisation == patch_normalisation::separate  ? extents[a]
                          : normalisation == patch_normalisation::largest ? larger
                                                                          : smaller;

@@ -208,7 +208,7 @@ inline prompt_positions<std::int64_t> qwen_vl_positions(
   return prompt;
 }
 
-/// Positions of VideoRoPE: every frame is centred on the diagonal that text runs along.
+/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + frame * frame_step,

@@ -76,15 +76,15 @@ class frequency_table {
   /// Throws:  std::invalid_argument if count is negative, the frequencies have more than one axis, or their
   ///          attention_factor is not in the range of S; std::length_error if the rows do not fit in memory
   template <std::integral Count>
-  frequency_table(const frequencies& frequencies, Count count)
-      : frequency_table(frequencies, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
+  frequency_table(const frequencies& of, Count count)
+      : frequency_table(of, std::int64_t{0}, detail::checked_count("frequency_table", count)) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  as above; std::invalid_argument if last < first
   template <std::integral First, std::integral Last>
-  frequency_table(const frequencies& frequencies, First first, Last last)
-      : frequency_table(frequencies, static_cast<std::int64_t>(first),
+  frequency_table(const frequencies& of, First first, Last last)
+      : frequency_table(of, static_cast<std::int64_t>(first),
                         detail::checked_rows("frequency_table", first, last), range_tag{}) {}
 
   /// One row per token, at the coordinates of that token; the position of row r is r.
@@ -97,9 +97,8 @@ class frequency_table {
   ///            (tests/oracle/coordinates.test.cpp)
   /// Cost:      that of a range; about twice as much for two axes of coordinates that are not integers
   template <class Derived>
-  frequency_table(const frequencies& frequencies, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(frequencies, detail::checked_coordinates(frequencies.axes(), coordinates),
-                        coordinates_tag{}) {}
+  frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
+      : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
   /// The table as float32 pipelines make it, for results that must be bit-close to theirs: inv_freq rounded
   /// to float, times the position rounded to float, in float; then cos and sin of that angle, and m, in
@@ -111,9 +110,9 @@ class frequency_table {
   ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
-  static frequency_table with_float_angles(const frequencies& frequencies, First first, Last last) {
-    detail::checked_magnitude<float>(frequencies.attention_factor());
-    frequency_table table(frequencies, static_cast<std::int64_t>(first),
+  static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
+    detail::checked_magnitude<float>(of.attention_factor());
+    frequency_table table(of, static_cast<std::int64_t>(first),
                           detail::checked_rows("frequency_table", first, last), unwritten_tag{});
     table.require_one_axis();
     table.fingerprint_ = detail::mix(table.fingerprint_, 1);
@@ -122,8 +121,8 @@ class frequency_table {
       const auto position = static_cast<float>(table.first_ + r);
       S* cos = table.entries_.data() + static_cast<std::size_t>(r * table.rotary_dim());
       for (Index i = 0; i < table.pairs(); ++i) {
-        const float angle = position * static_cast<float>(frequencies.inv_freq()(i, 0));
-        const auto m = static_cast<float>(frequencies.attention_factor());
+        const float angle = position * static_cast<float>(of.inv_freq()(i, 0));
+        const auto m = static_cast<float>(of.attention_factor());
         cos[i] = static_cast<S>(m * std::cos(angle));
         cos[i + table.pairs()] = static_cast<S>(m * std::sin(angle));
       }
@@ -187,15 +186,15 @@ class frequency_table {
   struct range_tag {};
   struct coordinates_tag {};
 
-  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, unwritten_tag)
-      : frequencies_(frequencies),
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, unwritten_tag)
+      : frequencies_(of),
         first_(first),
         fingerprint_(detail::mix(
             std::bit_cast<std::uint64_t>(detail::checked_magnitude<S>(attention_factor())), inv_freq())),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs())) {}
 
-  frequency_table(const frequencies& frequencies, std::int64_t first, Index rows, range_tag)
-      : frequency_table(frequencies, first, rows, unwritten_tag{}) {
+  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
+      : frequency_table(of, first, rows, unwritten_tag{}) {
     require_one_axis();
     const detail::small_angles multiplied(inv_freq());
     detail::range_phases phases(inv_freq(), first);
@@ -203,8 +202,8 @@ class frequency_table {
       write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
   }
 
-  frequency_table(const frequencies& frequencies, owned_array<double> coordinates, coordinates_tag)
-      : frequency_table(frequencies, 0, coordinates.rows(), unwritten_tag{}) {
+  frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
+      : frequency_table(of, 0, coordinates.rows(), unwritten_tag{}) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_);
     source_ = table_source::coordinates;

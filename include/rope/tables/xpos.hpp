@@ -102,8 +102,7 @@ class xpos {
 
   /// Positions 0 .. count - 1.  Throws: as below
   template <std::integral Count>
-  xpos(const frequencies& frequencies, Count count, const xpos_growth& growth)
-      : xpos(frequencies, Count{0}, count, growth) {}
+  xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
 
   /// Positions first .. last - 1, which may be negative.
   ///
@@ -111,10 +110,10 @@ class xpos {
   ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
   ///          the growth of a pair at an end of the range leaves the range of S
   template <std::integral First, std::integral Last>
-  xpos(const frequencies& frequencies, First first, Last last, const xpos_growth& growth)
-      : growth_(checked(frequencies, growth)),
-        queries_(table(frequencies, first, last, growth_, 1)),
-        keys_(table(frequencies, first, last, growth_, -1)) {}
+  xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
+      : growth_(checked(of, growth)),
+        queries_(table(of, first, last, growth_, 1)),
+        keys_(table(of, first, last, growth_, -1)) {}
 
   xpos(const xpos&) = default;
   xpos(xpos&&) = default;
@@ -132,18 +131,18 @@ class xpos {
   owned_array<double, 1>::const_map rates() const { return growth_.rates.map(); }
 
  private:
-  static xpos_growth checked(const frequencies& frequencies, xpos_growth growth) {
-    if (frequencies.axes() != 1)
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: positions have one axis, got frequencies of ",
-                                                        frequencies.axes(), " axes"));
+  static xpos_growth checked(const frequencies& of, xpos_growth growth) {
+    if (of.axes() != 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("xpos: positions have one axis, got frequencies of ", of.axes(), " axes"));
     if (!detail::is_finite(growth.center))
       ROPE_THROW(std::invalid_argument, detail::message("xpos: center must be finite, got ", growth.center));
     if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("xpos: scale_base must be finite and positive, got ", growth.scale_base));
-    if (growth.rates.size() == 0) growth.rates = xpos_rates(frequencies.rotary_dim());
-    if (growth.rates.size() != frequencies.pairs())
-      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", frequencies.pairs(),
+    if (growth.rates.size() == 0) growth.rates = xpos_rates(of.rotary_dim());
+    if (growth.rates.size() != of.pairs())
+      ROPE_THROW(std::invalid_argument, detail::message("xpos: rates must be [pairs] = ", of.pairs(),
                                                         ", got ", growth.rates.size()));
     for (Index i = 0; i < growth.rates.size(); ++i)
       if (!detail::is_finite(growth.rates(i)))
@@ -171,15 +170,15 @@ class xpos {
   }
 
   template <std::integral First, std::integral Last>
-  static frequency_table<S> table(const frequencies& frequencies, First from, Last to,
-                                  const xpos_growth& growth, int sign) {
+  static frequency_table<S> table(const frequencies& of, First from, Last to, const xpos_growth& growth,
+                                  int sign) {
     const std::int64_t first = detail::checked_position("xpos", from);
-    const Index pairs = frequencies.pairs(), rows = detail::checked_rows("xpos", from, to);
-    const double m = frequencies.attention_factor();
+    const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
+    const double m = of.attention_factor();
     check_range(growth, first, rows, m);
-    detail::range_phases phases(frequencies.inv_freq(), first);
+    detail::range_phases phases(of.inv_freq(), first);
     frequency_table<S> result =
-        detail::given_entries::table<S>("xpos", frequencies, first, rows, [&](Index r, S* cos, S* sin) {
+        detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
           const std::int64_t position = first + r;
           const detail::phase_row& row = phases.next();
           const long double distance = (static_cast<long double>(position) - detail::widened(growth.center)) /
@@ -187,14 +186,14 @@ class xpos {
           for (Index i = 0; i < pairs; ++i) {
             const auto size =
                 static_cast<double>(std::exp(detail::widened(sign * growth.rates(i)) * distance)) * m;
-            const double angle = frequencies.inv_freq()(i, 0) * static_cast<double>(position);
+            const double angle = of.inv_freq()(i, 0) * static_cast<double>(position);
             if (detail::is_small(angle))
               detail::write_small(angle, size, cos[i], sin[i]);
             else
               detail::write_turned(row[static_cast<std::size_t>(i)], size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), frequencies.inv_freq());
+    std::uint64_t rule = detail::mix(std::bit_cast<std::uint64_t>(m), of.inv_freq());
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
       rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
     detail::given_entries::identify(result, detail::mix(rule, growth.rates));

@@ -16,7 +16,7 @@ using testing::same_schedule;
 
 TEST_CASE("the comment of schedule shows a rule of a user's own", "[frequencies]") {
   struct half_speed {  // a rule of your own
-    void apply(schedule& schedule) const { schedule.inv_freq /= 2; }
+    void apply(schedule& axis) const { axis.inv_freq /= 2; }
   };
   const frequencies f(128, 10000.0, half_speed{});
   CHECK(same_schedule(f, frequencies(128, 10000.0, linear_scaling{2})));

@@ -18,12 +18,11 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The pair, as a real number, that turns `rotations` times over L0 positions.
-inline long double pair_of_rotations(double rotations, const schedule& schedule,
-                                     double original_max_position) {
-  return static_cast<long double>(schedule.rotary_dim) *
+inline long double pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+  return static_cast<long double>(axis.rotary_dim) *
          std::log(widened(original_max_position) /
                   (widened(rotations) * 2 * std::numbers::pi_v<long double>)) /
-         (2 * std::log(schedule.base));
+         (2 * std::log(axis.base));
 }
 
 /// The pairs between which a blend runs.
@@ -34,16 +33,16 @@ struct blend_bounds {
 
 /// Those that turn `fast` and `slow` times, rounded outwards if `truncate` and kept in [0, d - 1]. Equal ones
 /// are 0.001 apart, as in Hugging Face transformers; low > high where none lies between.
-inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& schedule,
+inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
-  long double low = pair_of_rotations(fast, schedule, original_max_position);
-  long double high = pair_of_rotations(slow, schedule, original_max_position);
+  long double low = pair_of_rotations(fast, axis, original_max_position);
+  long double high = pair_of_rotations(slow, axis, original_max_position);
   if (truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
   low = (std::max)(low, 0.0L);
-  high = (std::min)(high, static_cast<long double>(schedule.rotary_dim - 1));
+  high = (std::min)(high, static_cast<long double>(axis.rotary_dim - 1));
   if (equal(low, high)) high += 0.001L;
   return {low, high};
 }
