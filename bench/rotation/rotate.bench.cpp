@@ -1,8 +1,8 @@
 // Rotation beside an in-place scale of the same bytes (in place) or a copy (out of place), and beside other
 // ways to write it. Names: what/layout/type/order/batch x tokens x heads x head_dim/threads.
 
+#include "../support.hpp"
 #include "other_rotations.hpp"
-#include "support.hpp"
 
 #include <functional>
 #include <string>

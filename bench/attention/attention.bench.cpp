@@ -5,8 +5,8 @@
 // And the same attention written as Eigen products. Names: what/queries x keys x heads + key heads x
 // head_dim/threads.
 
+#include "../support.hpp"
 #include "other_attention.hpp"
-#include "support.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -132,7 +132,7 @@ void eigen_products(const operands& x) {
   constexpr Index tile = 128;
   const shape& s = x.s;
   const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-  matrix score_matrix(tile, s.keys);
+  matrix scores(tile, s.keys);
   for (Index h = 0; h < s.heads; ++h) {
     const Index kv = h / (s.heads / s.kv_heads);
     const map k(x.k.at(0, 0, kv), s.keys, s.head_dim, Eigen::OuterStride<>(x.k.token_stride));

@@ -1,6 +1,6 @@
 // Building a table: ours, exact, beside the usual float loop over the same entries and a double one.
 
-#include "support.hpp"
+#include "../support.hpp"
 
 #include <cmath>
 
