@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// The calls that README.md and include/rope/README.md list, as they list them: tests/readme.cmake.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <rope/rope.hpp>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/catch.hpp"
+#include "support/own_threads.hpp"
+#include "support/random.hpp"
+
+using namespace rope;
+
+namespace {
+
+using Layout = half_split;
+using T = float;
+constexpr Index batch = 2, tokens = 3, heads = 4, kv_heads = 2, head_dim = 128;
+
+/// Heads [2, 3, heads, head_dim] of ones.
+struct ones {
+  std::vector<float> memory;
+  head_view<float> view;
+  explicit ones(Index of_heads = heads, Index channels = head_dim, Index of_batch = batch)
+      : memory(static_cast<std::size_t>(of_batch * tokens * of_heads * channels), 1.0f),
+        view(bshd(memory.data(), of_batch, tokens, of_heads, channels)) {}
+};
+
+const Index start = 5;
+
+}  // namespace
+
+TEST_CASE("calls of the pages: frequencies", "[house]") {
+  const Eigen::ArrayXd inv_freq = Eigen::ArrayXd::Constant(64, 0.5);
+  const double attention_factor = 1.5;
+  CHECK(frequencies(128, 500000.0).pairs() == 64);
+  CHECK(frequencies::custom(inv_freq, attention_factor).attention_factor() == 1.5);
+  CHECK(frequencies(128, 500000.0, llama3_scaling{.factor = 8}).inv_freq()(0, 0) == 1);
+  const frequencies f(32);
+  const Eigen::ArrayXXd directions = Eigen::ArrayXXd::Random(16, 2);
+  CHECK(axial(f, 2).pairs() == 32);
+  CHECK(on_axes(f, contiguous_sections({4, 6, 6})).axes() == 3);
+  CHECK(along_directions(f, directions).axes() == 2);
+  CHECK(dino_v3_frequencies(64).axes() == 2);
+  CHECK(axial_blocks({44, 42, 42}).axes() == 3);
+}
+
+TEST_CASE("calls of the pages: positions", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const std::vector<int> starts = {17, 4}, offsets = {0, 1, 3};
+  const ones memory, ragged(heads, head_dim, 1);
+  const head_view<float> x = memory.view;
+  rotate<Layout>(x, table, row_starts{starts});
+  rotate<Layout>(ragged.view, table, segments{offsets});
+  CHECK(*x.at(0, 0, 0) != 1);
+  CHECK(*ragged.view.at(0, 1, 0) == 1);
+  CHECK(grid_positions({8, 64, 32}).rows() == 8 * 64 * 32);
+  CHECK(qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2)}).next == 5);
+  CHECK(key_positions(self_extend{.group = 8, .window = 1024}, 10, 0, 11).size() == 11);
+  CHECK(key_positions(rerope{.window = 1024}, 10, 0, 11).size() == 11);
+  CHECK(key_positions(dual_chunk{.chunk_size = 262144, .local_size = 8192}, 10, 0, 11).size() == 11);
+}
+
+TEST_CASE("calls of the pages: tables", "[house]") {
+  const frequencies f(8);
+  const int first = -3, last = 4;
+  const Eigen::ArrayXd coordinates = Eigen::ArrayXd::LinSpaced(5, 0, 1);
+  const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Random(5, 4), cos = angles.cos(), sin = angles.sin();
+  CHECK(frequency_table(f, 8192).rows() == 8192);
+  CHECK(frequency_table(f, first, last).rows() == 7);
+  CHECK(frequency_table(f, coordinates).rows() == 5);
+  CHECK(frequency_table<>::with_float_angles(f, first, last).rows() == 7);
+  CHECK(xpos(f, 4096, {.center = 2048}).queries().rows() == 4096);
+  CHECK(table_of_angles(angles, table_form::half_width).pairs() == 4);
+  CHECK(table_of_cos_sin(cos, sin, table_form::half_width).pairs() == 4);
+  const frequencies kept = fourier_frequencies(frequencies(64), 8192);
+  const Eigen::MatrixXd cos_coef = Eigen::MatrixXd::Identity(kept.pairs(), kept.pairs()), sin_coef = cos_coef;
+  CHECK(fourier_table(kept, cos_coef, sin_coef, 32, 0, 8192).pairs() == 32);
+}
+
+TEST_CASE("calls of the pages: rotation", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const std::vector<int> ids = {7, 8, 9};
+  const ones x_memory, q_memory, k_memory(kv_heads), out_memory, pope_memory(heads, 2 * head_dim);
+  const head_view<float> x = x_memory.view, q = q_memory.view, k = k_memory.view, out = out_memory.view;
+  const testing::own_threads threads(2);
+  rotate<Layout>(x, table, start);
+  rotate<Layout>(x, table, ids);
+  rotate<Layout>(q, k, table, start);
+  CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
+  rotate_to<Layout>(x, out, table, start);
+  unrotate<Layout>(q, k, table, start);
+  unrotate_to<Layout>(out, x, table, start);
+  rotate<Layout>(x, table, start, threads);
+  CHECK(*q.at(0, 0, 0) == testing::Approx(1));
+  CHECK(*x.at(0, 0, 0) == testing::Approx(*out.at(0, 0, 0)));
+  Eigen::MatrixXf weight = Eigen::MatrixXf::Random(heads * head_dim, 6);
+  const Eigen::MatrixXf before = weight;
+  permute_rows<interleaved, half_split>(weight, heads);
+  CHECK(weight.row(1) == before.row(2));
+  permute_channels<interleaved, half_split>(x);
+  pope<Layout>(q, pope_memory.view, frequency_table(pope_frequencies(head_dim), 20));
+  scale_queries(q, llama4_query_scaling{}, start);
+  CHECK(*q.at(0, 0, 0) == testing::Approx(1));
+}
+
+TEST_CASE("calls of the pages: attention", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory, other_memory;
+  const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view,
+                         out_a = out, out_b = other_memory.view;
+  const Index queries = tokens, keys = tokens;
+  const std::vector<float> b(static_cast<std::size_t>(batch * heads * queries * keys), 0.5f);
+  const std::unique_ptr<bool[]> hidden(new bool[std::size_t(batch * keys)]());
+  const bool* m = hidden.get();
+  std::vector<float> weights(b.size());
+  std::vector<double> lse_a(static_cast<std::size_t>(batch * tokens * heads)), lse_b(lse_a.size());
+  attention(q, k, v, out);
+  attention<Layout>(q, k, v, out, table);
+  attention(q, k, v, out, {.window = 1024, .sinks = 4});
+  attention<half_split>(q, k, v, out, table, {.window = 1024});
+  CHECK(*out.at(0, 0, 0) == 1);
+  attention(q, k, v, out_b,
+            {.bias = score_matrix(b.data(), batch, heads, queries, keys),
+             .mask = score_matrix(m, batch, 1, 1, keys)});
+  CHECK(*out_b.at(0, 0, 0) == 0);
+  attention_weights(q, k, weights);
+  CHECK(weights[0] == 1);
+  merge_attention(out_a, lse_a, out_b, lse_b);
+  CHECK(*out.at(0, 0, 0) == 0.5f);
+}
+
+TEST_CASE("calls of the pages: caches", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory;
+  const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
+  const Index capacity = 16;
+  const attention_options options = {.scale = 0.1};
+  const testing::own_threads threads(2);
+  auto cache = kv_cache<T>(batch, capacity, kv_heads, head_dim);
+  cache.append<half_split>(k, v, table);
+  attention<half_split>(q, cache, out, table);
+  CHECK(*out.at(0, 0, 0) == 1);
+  attention<Layout>(q, cache, out, table, options);
+  attention<Layout>(q, cache, out, table, {}, {}, threads);
+  CHECK(*out.at(0, 0, 0) == 1);
+  auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
+  ring.append<Layout>(k, v, table);
+  CHECK(ring.next_positions()[0] == tokens);
+}
+
+TEST_CASE("calls of the pages: the block", "[house]") {
+  constexpr Index of_heads = 32, of_keys = 8, channels = 4, model_dim = 16;
+  testing::random numbers(11);
+  auto wq = testing::random_rows<float>(numbers, of_heads * channels, model_dim),
+       wk = testing::random_rows<float>(numbers, of_keys * channels, model_dim), wv = wk,
+       wo = testing::random_rows<float>(numbers, model_dim, of_heads * channels);
+  const multi_head_weights<float> weights = {.q = {wq.data(), of_heads * channels, model_dim},
+                                             .k = {wk.data(), of_keys * channels, model_dim},
+                                             .v = {wv.data(), of_keys * channels, model_dim},
+                                             .o = {wo.data(), model_dim, of_heads * channels}};
+  multi_head_attention<T, Layout> block(weights, {.heads = 32, .kv_heads = 8});
+  CHECK(block.shape().head_dim == channels);
+}
