@@ -14308,6 +14308,8 @@ struct layer_group {
   Index first_channel;
   rope::frequencies frequencies;
   double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  double scale = 0;                        // of q . k before the softmax: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
 
@@ -14645,6 +14647,8 @@ inline std::string describe_group(const layer_group& group, const view_distance&
     multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
                   ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
   text += line("softmax multiplier", multiplier);
+  text += line("score scale", digits(group.scale));
+  if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) +
                                         (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
@@ -14728,6 +14732,8 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       group.speeds(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+      group.number("score scale", x.scale, y.scale);
+      group.number("softcap", x.softcap, y.softcap);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);
@@ -14767,38 +14773,24 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// One spelling for `gemma3_text`, `Gemma3ForConditionalGeneration` and `Gemma3TextModel`: gemma3.
+/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
 inline std::string plain_architecture(std::string name) {
   for (const char* end : {"For", "Model"})
     if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
   std::string plain;
   for (const char c : name)
     if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::string_view suffix = "text";
-  if (plain.size() > suffix.size() && plain.ends_with(suffix)) plain.resize(plain.size() - suffix.size());
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
   return plain;
 }
 
 /// Whether `word` is one of `words`, which stand between spaces.
 inline bool listed(std::string_view words, std::string_view word) {
   return words.find(" " + std::string(word) + " ") != std::string_view::npos;
-}
-
-/// The layout of the weights that Hugging Face distributes. Nothing is guessed for an unknown architecture.
-inline std::optional<layout_kind> hugging_face_layout(std::string_view architecture) {
-  constexpr std::string_view interleaved_names =
-      " chatglm codegen cohere cohere2 deepseekv2 deepseekv3 deepseekv32 ernie45 ernie45moe glm glm4 "
-      "gptj kimik2 llama4 ";
-  constexpr std::string_view half_split_names =
-      " apertus arcee baichuan bitnet dbrx exaone4 exaone45 exaonemoe falcon gemma gemma2 gemma3 gemma3n "
-      "gemma4 glm4moe "
-      "gptneox gptneoxjapanese gptoss granite granitemoe hunyuanv1dense hunyuanv1moe internlm2 lfm2 "
-      "llama minicpm minicpm3 mistral mistral3 mixtral mllama modernbert modernbertdecoder nemotron "
-      "olmo olmo2 olmo3 olmoe persimmon phi phi3 phi3v phimoe qwen2 qwen25vl qwen2moe qwen2vl qwen3 "
-      "qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe seedoss smollm3 stablelm starcoder2 ";
-  if (listed(interleaved_names, architecture)) return layout_kind::interleaved;
-  if (listed(half_split_names, architecture)) return layout_kind::half_split;
-  return {};
 }
 
 /// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
@@ -14823,55 +14815,6 @@ inline std::optional<layout_kind> gguf_layout(std::string_view architecture) {
 inline bool gguf_interleaves_sections(std::string_view architecture) {
   constexpr std::string_view imrope = " qwen35 qwen35moe qwen3vl qwen3vlmoe ";
   return listed(imrope, architecture);
-}
-
-/// What the configuration classes of Hugging Face transformers fill in for an absent key. 0: no such default.
-struct architecture_defaults {
-  std::string_view architecture;
-  double base = 10000, local_base = 0, partial_rotary_factor = 1;
-  Index head_dim = 0;
-  Index full_every = 0,
-        full_offset = 0;    // layer i attends fully if i % full_every == full_offset, else it slides
-  Index no_rope_every = 0;  // every so many layers, the last of them does not rotate
-  bool full_rotate = true;  // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;
-};
-
-inline architecture_defaults defaults_of(std::string_view architecture) {
-  constexpr architecture_defaults table[] = {
-      {.architecture = "chatglm", .partial_rotary_factor = 0.5},
-      {.architecture = "cohere2",
-       .full_every = 4,
-       .full_offset = 3,
-       .full_rotate = false,
-       .sliding_window = 4096},
-      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "gemma", .head_dim = 256},
-      {.architecture = "gemma2", .head_dim = 256},
-      {.architecture = "gemma3",
-       .base = 1e6,
-       .local_base = 1e4,
-       .head_dim = 256,
-       .full_every = 6,
-       .full_offset = 5},
-      {.architecture = "glm", .partial_rotary_factor = 0.5},
-      {.architecture = "glm4", .partial_rotary_factor = 0.5},
-      {.architecture = "gptneox", .partial_rotary_factor = 0.25},
-      {.architecture = "gptoss", .base = 150000, .head_dim = 64},
-      {.architecture = "llama4", .base = 500000, .head_dim = 128, .no_rope_every = 4},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
-      {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "persimmon", .partial_rotary_factor = 0.5},
-      {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "qwen3", .head_dim = 128},
-      {.architecture = "smollm3", .no_rope_every = 4},
-      {.architecture = "stablelm", .partial_rotary_factor = 0.25},
-  };
-  for (const auto& entry : table)
-    if (entry.architecture == architecture) return entry;
-  return {};
 }
 
 }  // namespace detail
@@ -15253,6 +15196,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index 
 #include <cmath>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15429,6 +15373,36 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   derived result = derive_with("yarn", layers, rule, factors);
   result.softmax_multiplier = multiplier;
   return result;
+}
+
+/// What q . k is multiplied by before the softmax, beside `multiplier`.
+///
+/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
+template <class L>
+double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers, double multiplier) {
+  const std::string& architecture = reader.architecture();
+  constexpr std::string_view without_scale = " gemma3n gemma4 gemma4-assistant ";
+  constexpr std::string_view with_key =
+      " falcon-h1 granite granite_swa granitehybrid granitemoe qwen35 qwen35moe qwen3next smollm3 ";
+  if (listed(without_scale, architecture)) return 1;
+  if (listed(with_key, architecture))
+    if (const auto given = reader.number("attention.scale", range::positive)) return *given;
+  double width = static_cast<double>(head_dim);
+  const bool by_model =
+      (architecture == "gemma2" && layers == 46) || (architecture == "gemma3" && layers == 62);
+  if (by_model)
+    width = reader.required_number("embedding_length", range::count) /
+            reader.required_number("attention.head_count", range::count);
+  return multiplier / std::sqrt(width);
+}
+
+/// The bound of the scores; 0: none.
+template <class L>
+double gguf_softcap_of(const gguf_reader<L>& reader) {
+  const std::string& architecture = reader.architecture();
+  const double otherwise = architecture == "gemma2" ? 50 : architecture == "grok" ? 30 : 0;
+  return equal(otherwise, 0) ? 0
+                             : reader.number("attn_logit_softcapping", range::positive).value_or(otherwise);
 }
 
 template <class L>
@@ -15643,6 +15617,8 @@ class gguf_importer {
                       .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
+                      .scale = gguf_scale_of(reader_, head, layers_, rule.softmax_multiplier),
+                      .softcap = gguf_softcap_of(reader_),
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -15684,8 +15660,8 @@ class gguf_importer {
 
 /// What an absent key means is what llama.cpp takes: no rope.scaling.type is linear, no factor or a factor of
 /// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
-/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare() shows by how
-/// much.
+/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare_models() shows
+/// by how much.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
@@ -15705,8 +15681,16 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #ifndef ROPE_MODELS_HUGGING_FACE_HPP
 #define ROPE_MODELS_HUGGING_FACE_HPP
 
+#include <concepts>  // std::convertible_to
+#include <optional>
+#include <string>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
+
 #include <algorithm>  // std::binary_search, std::sort, std::unique
-#include <concepts>   // std::convertible_to
+#include <cmath>      // std::sqrt
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -15723,6 +15707,271 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <utility>
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+
+#include <string_view>
+
+
+/// What a config.json does not write down because its architecture implies it: one record per architecture,
+/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the products of queries and keys are multiplied by before the softmax.
+enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
+
+struct hugging_face_record {
+  std::string_view architecture;  // as plain_architecture spells it
+  layout_kind layout = layout_kind::half_split;
+  double base = 10000;  // 0: no source is known, so a file must give it
+  double local_base =
+      0;  // of sliding layers, where older files give them one of their own; 0: they have none
+  double partial_rotary_factor = 1;
+  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  Index maybe_head_dim =
+      0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
+  Index full_head_dim = 0;  // of layers that attend fully; 0: head_dim
+  Index full_every = 0,
+        full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;  // negative: layers slide whatever the window is
+  Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
+  score_scale scale = score_scale::inverse_root;
+  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double softcap = 0;       // of attn_logit_softcapping
+  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool own_rule =
+      false;  // without a rope dictionary the class fills in a scaled one, which is not known here
+};
+
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
+inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+  using enum layout_kind;
+  using enum score_scale;
+  static constexpr hugging_face_record records[] = {
+      {.architecture = "afmoe",
+       .maybe_head_dim = 128,
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = -1},
+      {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
+      {.architecture = "arcee"},
+      {.architecture = "aria", .maybe_head_dim = 128},
+      {.architecture = "axk2", .layout = interleaved},
+      {.architecture = "baichuan"},
+      {.architecture = "bamba", .partial_rotary_factor = 0.5},
+      {.architecture = "bitnet", .base = 500000},
+      {.architecture = "chameleon"},
+      {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.architecture = "codegen", .layout = interleaved},
+      {.architecture = "cohere", .layout = interleaved, .base = 500000},
+      {.architecture = "cohere2",
+       .layout = interleaved,
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "csm", .base = 500000, .maybe_head_dim = 64},
+      {.architecture = "cwm", .base = 1e6, .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "dbrx"},
+      {.architecture = "deepseekocr2", .maybe_head_dim = 128},
+      {.architecture = "deepseekv2", .layout = interleaved},
+      {.architecture = "deepseekv3", .layout = interleaved},
+      {.architecture = "deepseekv32", .layout = interleaved},
+      {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
+      {.architecture = "diffllama", .maybe_head_dim = 64},
+      {.architecture = "diffusiongemma",
+       .head_dim = 256,
+       .full_head_dim = 512,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = one,
+       .own_rule = true},
+      {.architecture = "doge"},
+      {.architecture = "dots1"},
+      {.architecture = "emu3", .base = 1e6},
+      {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
+      {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
+      {.architecture = "eurobert", .maybe_head_dim = 64},
+      {.architecture = "evolla", .base = 500000},
+      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "falcon"},
+      {.architecture = "falconh1"},
+      {.architecture = "flexolmo", .base = 500000},
+      {.architecture = "gemma", .head_dim = 256},
+      {.architecture = "gemma2",
+       .head_dim = 256,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256,
+       .softcap = 50},
+      {.architecture = "gemma3",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256},
+      {.architecture = "gemma3n",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 5,
+       .full_offset = 4,
+       .scale = one},
+      {.architecture = "gemma4",
+       .head_dim = 256,
+       .full_head_dim = 512,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = one,
+       .own_rule = true},
+      {.architecture = "gemma4unified",
+       .head_dim = 256,
+       .full_head_dim = 512,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = one,
+       .own_rule = true},
+      {.architecture = "glm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.architecture = "glm4", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.architecture = "glm4moe", .partial_rotary_factor = 0.5},
+      {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
+      {.architecture = "glmimage", .partial_rotary_factor = 0.5},
+      {.architecture = "glmmoedsa", .layout = interleaved},
+      {.architecture = "glmocr", .layout = interleaved},
+      {.architecture = "gptj", .layout = interleaved},
+      {.architecture = "gptneox", .partial_rotary_factor = 0.25},
+      {.architecture = "gptneoxjapanese"},
+      {.architecture = "gptoss", .base = 150000, .head_dim = 64, .own_rule = true},
+      {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
+      {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
+      {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
+      {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
+      {.architecture = "hrm", .maybe_head_dim = 128},
+      {.architecture = "hunyuanv1dense"},
+      {.architecture = "hunyuanv1moe"},
+      {.architecture = "hyperclovax", .maybe_head_dim = 128, .scale = attention_multiplier},
+      {.architecture = "hyv3", .base = 0, .maybe_head_dim = 128},
+      {.architecture = "internlm2"},
+      {.architecture = "jais2", .maybe_head_dim = 128},
+      {.architecture = "jetmoe", .maybe_head_dim = 128},
+      {.architecture = "jinaembeddingsv3", .base = 20000},
+      {.architecture = "kimik2", .layout = interleaved},
+      {.architecture = "kyutaispeechto", .maybe_head_dim = 64},
+      {.architecture = "lfm2", .base = 1e6},
+      {.architecture = "lfm2moe", .base = 1e6},
+      {.architecture = "llama"},
+      {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
+      {.architecture = "mimi", .maybe_head_dim = 64},
+      {.architecture = "minicpm"},
+      {.architecture = "minicpm3"},
+      {.architecture = "minimax", .base = 1e6},
+      {.architecture = "ministral"},
+      {.architecture = "ministral3", .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "mistral"},
+      {.architecture = "mistral3"},
+      {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
+      {.architecture = "mixtral", .base = 1e6},
+      {.architecture = "mllama", .base = 500000},
+      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
+      {.architecture = "moonshinestreaming",
+       .layout = interleaved,
+       .partial_rotary_factor = 0.8,
+       .maybe_head_dim = 40},
+      {.architecture = "moshi", .maybe_head_dim = 128},
+      {.architecture = "museglimmerassistant", .base = 500000, .maybe_head_dim = 128},
+      {.architecture = "nemotron", .partial_rotary_factor = 0.5},
+      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64},
+      {.architecture = "olmo"},
+      {.architecture = "olmo2"},
+      {.architecture = "olmo3", .base = 500000, .local_base = 500000},
+      {.architecture = "olmoe"},
+      {.architecture = "openaiprivacyfilter",
+       .layout = interleaved,
+       .base = 150000,
+       .maybe_head_dim = 64,
+       .own_rule = true},
+      {.architecture = "paddleocrvl", .base = 500000, .maybe_head_dim = 128},
+      {.architecture = "persimmon", .partial_rotary_factor = 0.5},
+      {.architecture = "phi", .partial_rotary_factor = 0.5},
+      {.architecture = "phi3"},
+      {.architecture = "phi3v"},
+      {.architecture = "phi4multimodal"},
+      {.architecture = "phimoe", .base = 1e6},
+      {.architecture = "qwen2"},
+      {.architecture = "qwen25omni", .base = 1e6},
+      {.architecture = "qwen25vl", .base = 1e6},
+      {.architecture = "qwen2moe"},
+      {.architecture = "qwen2vl", .base = 1e6},
+      {.architecture = "qwen3", .head_dim = 128},
+      {.architecture = "qwen35", .partial_rotary_factor = 0.25, .head_dim = 256, .mrope_interleaved = true},
+      {.architecture = "qwen35moe",
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .mrope_interleaved = true},
+      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
+      {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true},
+      {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
+      {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
+      {.architecture = "seedoss"},
+      {.architecture = "smollm3", .base = 2e6, .no_rope_every = 4},
+      {.architecture = "solaropen", .base = 1e6, .maybe_head_dim = 128},
+      {.architecture = "stablelm", .partial_rotary_factor = 0.25},
+      {.architecture = "starcoder2"},
+      {.architecture = "t5gemma2",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256},
+      {.architecture = "t5gemma2decoder",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256},
+      {.architecture = "t5gemmamodule",
+       .head_dim = 256,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256,
+       .softcap = 50},
+      {.architecture = "vaultgemma",
+       .head_dim = 256,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256,
+       .softcap = 50},
+      {.architecture = "voxtralrealtime", .maybe_head_dim = 128},
+      {.architecture = "xcodec2", .maybe_head_dim = 64},
+  };
+  for (const hugging_face_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
 #define ROPE_MODELS_DETAIL_JSON_READER_HPP
@@ -15904,18 +16153,30 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
+/// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
+/// that the caller or the file names.
 template <class J>
-layout_kind layout_of(json_reader<J>& text, const std::string& architecture,
-                      std::optional<layout_kind> given) {
+hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
+                              std::optional<layout_kind> given) {
+  const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
+  hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
-  if (given) return *given;
-  if (interleave) return *interleave ? layout_kind::interleaved : layout_kind::half_split;
-  const auto layout = hugging_face_layout(plain_architecture(architecture));
-  if (!layout)
+  if (!known && !given && !interleave)
     text.refuse(
         "model_type",
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
-  return *layout;
+  if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  if (given) record.layout = *given;
+  return record;
+}
+
+/// Models of an architecture that rotates, which do not.
+template <class J>
+void refuse_models_without_rope(json_reader<J>& text, const std::string& architecture) {
+  if (text.boolean("alibi").value_or(false))
+    text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
+  if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
+    text.refuse("num_hidden_layers", "is 40: Baichuan 13B has ALiBi biases in place of rotary embeddings");
 }
 
 /// Which channels of a head may rotate at all.
@@ -15926,8 +16187,8 @@ struct head_shape {
 };
 
 template <class J>
-head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
-  const auto heads = text.index_of({"num_attention_heads", "n_head"});  // n_: GPT-J and CodeGen
+head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim")) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
@@ -15937,7 +16198,7 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd"});
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -15946,16 +16207,30 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
     head_dim = *hidden_size / *heads;
+    if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
+      text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
+                                   std::to_string(defaults.maybe_head_dim) + " in the class as it comes");
   }
   return {*head_dim, 0, *head_dim, false};
 }
 
-/// Gemma 4 has larger heads in the layers that attend fully.
+/// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
 template <class J>
-head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head, const std::string& layer_type) {
-  const auto global = text.index("global_head_dim");
-  if (!global || layer_type != "full_attention") return head;
-  return {*global, 0, *global, false};
+head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
+                              const hugging_face_record& defaults, const std::string& layer_type) {
+  auto full = text.index("global_head_dim");
+  if (const J* layers = text.object("per_layer_config"); layers && !full)
+    for (const auto& item : layers->items()) {
+      json_reader<J> layer(item.value().is_object() ? &item.value() : nullptr, "per_layer_config.");
+      const auto head_dim = layer.index("head_dim");
+      if (full && head_dim && *full != *head_dim)
+        layer.refuse("head_dim", "must be one number for all layers that name it, got " +
+                                     std::to_string(*full) + " and " + std::to_string(*head_dim));
+      if (head_dim) full = head_dim;
+    }
+  if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
+  if (!full || layer_type != "full_attention") return head;
+  return {*full, 0, *full, false};
 }
 
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
@@ -15995,7 +16270,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 ///
 /// \param slides  whether there is a window for layers to slide
 template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
+std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
     const std::string broken =
@@ -16024,7 +16299,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture
 
 /// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
 template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architecture_defaults& defaults,
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
                                           std::optional<Index> layers) {
   std::vector<Index> without;
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
@@ -16106,14 +16381,16 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   return type;
 }
 
-/// The key beside the dictionary wins over the one inside.
+/// The key beside the dictionary wins over the one inside; without either, the model was trained at its full
+/// length.
 template <class J>
 double original_max_position(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   const auto inside = rope.number("original_max_position_embeddings", range::above_one);
   const auto beside = config.number("original_max_position_embeddings", range::above_one);
   if (beside) return *beside;
-  if (!inside) rope.missing("original_max_position_embeddings", needed);
-  return *inside;
+  if (inside) return *inside;
+  return config.required_number("max_position_embeddings", range::above_one,
+                                needed + " where original_max_position_embeddings is not given");
 }
 
 template <class J>
@@ -16223,6 +16500,265 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
+/// Puts the description of a model together from its config.json: groups of layers first, then which layer is
+/// in which.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class J>
+class hugging_face_importer {
+ public:
+  /// \param length, layout  as in hugging_face_options
+  hugging_face_importer(const J& config, double length, std::optional<layout_kind> layout)
+      : length_(length), given_layout_(layout), outer_(&config, ""), text_(text_of(config, outer_)) {}
+
+  model_rope result() {
+    model_.source = "Hugging Face";
+    model_.architecture = architecture_of(outer_, text_);
+    defaults_ = record_of(text_, model_.architecture, given_layout_);
+    refuse_models_without_rope(text_, model_.architecture);
+    head_ = head_shape_of(text_, defaults_);
+    add_groups();
+    add_layers();
+    for (const std::string& key : text_.unasked())
+      if (speaks_of_rope(key))
+        model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
+    return std::move(model_);
+  }
+
+ private:
+  /// A multimodal model describes its language model in a dictionary of its own.
+  static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
+    if (const J* text = outer.object("text_config")) return {text, "text_config."};
+    return {&config, ""};
+  }
+
+  /// Whether a word of the key has to do with positions, or with what scores are multiplied by.
+  static bool speaks_of_rope(const std::string& key) {
+    const std::string words = "_" + key;
+    for (const char* word : {"_rope", "_mrope", "_xdrope", "_rotary", "_theta", "_scal", "_softcap", "_nope",
+                             "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
+      if (words.find(word) != std::string::npos) return true;
+    return false;
+  }
+
+  void add_groups() {
+    const J* given = text_.object("rope_parameters");
+    const J* old = text_.object("rope_scaling");
+    const std::string path = text_.path() + (given && !old ? "rope_parameters." : "rope_scaling.");
+    if (given && old) warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (old) given = old;
+    if (!given && defaults_.own_rule)
+      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
+                                           " takes a scaled rule of its own; give the dictionary");
+    if (given && add_nested_groups(*given, path)) return;
+
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    auto local = text_.number("rope_local_base_freq", range::above_one);
+    if (!local) local = text_.number("local_rope_theta", range::above_one);
+    if (!local && detail::equal(defaults_.local_base, 0)) return add_group("", given, path, {});
+    add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
+    add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
+  }
+
+  /// rope_parameters with one dictionary per layer type.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    std::vector<std::string> beside;
+    bool nested = false;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
+      nested = true;
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      add_group(key, &item.value(), path + key + ".", {});
+    }
+    if (nested)
+      for (const std::string& key : beside)
+        warn(path + key + " lies beside the layer types and has no effect");
+    return nested;
+  }
+
+  void add_group(const std::string& layer_type, const J* given, const std::string& path,
+                 std::optional<double> base_of_type) {
+    json_reader<J> rope(given, path);
+    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
+    const std::string type = rope_type_of(rope, model_.warnings);
+    const double base = base_of(rope, base_of_type);
+    const Index rotary_dim = type == "proportional"
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    allowance_.take("import_hugging_face",
+                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
+    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
+    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
+      warn(path + "rope_type " + type +
+           " depends on the length of the sequence; these frequencies are for a short one");
+    layer_group group{.layer_type = layer_type,
+                      .layout = defaults_.layout,
+                      .head_dim = head.head_dim,
+                      .first_channel = head.first_channel,
+                      .frequencies = std::move(rule.frequencies),
+                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
+                      .scale = scale_of(head, rule.softmax_multiplier),
+                      .softcap = softcap_of(),
+                      .rule = std::move(rule.rule),
+                      .base = base,
+                      .numbers = std::move(rule.numbers)};
+    add_sections(rope, group);
+    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    model_.groups.push_back(std::move(group));
+  }
+
+  /// What q . k is multiplied by.
+  double scale_of(const head_shape& head, double latent_multiplier) {
+    const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
+    if (head.latent) return latent_multiplier * root;
+    switch (defaults_.scale) {
+      case score_scale::one:
+        return 1;
+      case score_scale::query_pre_attn_scalar: {
+        const double width =
+            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
+      }
+      case score_scale::attention_multiplier: {
+        const double factor =
+            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(factor, 0) ? root : factor;
+      }
+      case score_scale::inverse_root:
+        break;
+    }
+    return root;
+  }
+  double softcap_of() {
+    if (text_.is_null("attn_logit_softcapping")) return 0;
+    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
+  }
+
+  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
+    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
+      beside =
+          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
+    const auto inside = rope.number("rope_theta", range::above_one);
+    if (inside) {
+      if (beside && !detail::equal(*beside, *inside))
+        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+      return *inside;
+    }
+    if (base_of_type) return *base_of_type;
+    const auto ratio = text_.number("rope_ratio", range::positive);
+    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
+                   text_.path() + "rope_theta * rope_ratio");
+  }
+
+  double assumed(const std::string& what, double value) {
+    if (detail::equal(value, 0))
+      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
+    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+         model_.architecture);
+    return value;
+  }
+
+  void add_sections(json_reader<J>& rope, layer_group& group) {
+    const auto sections = rope.numbers("mrope_section", range::whole);
+    const auto alternate = rope.boolean("mrope_interleaved");
+    if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
+                                       std::to_string(sections->size()));
+    double sum = 0;
+    for (const double pairs : *sections) {
+      sum += pairs;
+      group.mrope_sections.push_back(static_cast<Index>(pairs));
+    }
+    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
+    if (static_cast<Index>(sum) != group.frequencies.pairs())
+      rope.refuse("mrope_section", "must add up to the number of pairs, " +
+                                       std::to_string(group.frequencies.pairs()) + ", got " +
+                                       std::to_string(static_cast<Index>(sum)));
+  }
+
+  void add_layers() {
+    const auto layers =
+        text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, range::layers);
+    const auto window = text_.number("sliding_window", range::not_negative),
+               local = text_.number("local_attention", range::positive);
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||
+                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
+    model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
+    if (!defaults_.full_rotate && slides)
+      for (std::size_t i = 0; i < model_.layers.size(); ++i)
+        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
+    // Both rules may have named a layer.
+    std::vector<Index>& without = model_.layers_without_rope;
+    std::sort(without.begin(), without.end());
+    without.erase(std::unique(without.begin(), without.end()), without.end());
+    note_unknown_types();
+    model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
+    model_.key_heads =
+        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
+    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
+      if (const auto context = text_.number(key, range::positive);
+          context && detail::equal(model_.max_position, 0))
+        model_.max_position = *context;
+    if (text_.boolean("use_sliding_window").value_or(true))
+      model_.sliding_window = window.value_or(local.value_or(0));
+  }
+
+  /// Names the types of layers that rotate and have no group.
+  void note_unknown_types() {
+    const std::vector<Index>& without = model_.layers_without_rope;
+    std::vector<std::string> types;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i)
+      if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
+        types.push_back(model_.layers[i]);
+    std::sort(types.begin(), types.end());
+    types.erase(std::unique(types.begin(), types.end()), types.end());
+    constexpr std::size_t most = 4;  // names in the warning
+    std::string names;
+    std::size_t unknown = 0;
+    for (const std::string& type : types)
+      if (!model_.group(type) && ++unknown <= most)
+        names += (unknown > 1 ? ", " : "") + type.substr(0, longest_layer_type);
+    if (unknown == 0) return;
+    if (unknown > most) names += " and " + std::to_string(unknown - most) + " more";
+    warn("layers of type " + names + " have no rope dictionary; " +
+         (model_.groups.size() > 1 ? "it is not known how they rotate"
+                                   : "they are taken to rotate like " + model_.groups.front().layer_type));
+  }
+
+  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
+
+  double length_;
+  std::optional<layout_kind> given_layout_;
+  json_reader<J> outer_, text_;
+  hugging_face_record defaults_ = {};
+  head_shape head_ = {};
+  group_allowance allowance_ = {};
+  model_rope model_ = {};
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
+
 /// The rotary embedding of a model, from its Hugging Face config.json:
 ///
 ///     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
@@ -16261,216 +16797,6 @@ struct hugging_face_options {
   std::optional<layout_kind> layout = {};
 };
 
-namespace detail {
-
-template <class J>
-class hugging_face_importer {
- public:
-  hugging_face_importer(const J& config, const hugging_face_options& options)
-      : options_(options), outer_(&config, ""), text_(text_of(config, outer_)) {}
-
-  model_rope result() {
-    model_.source = "Hugging Face";
-    model_.architecture = architecture_of(outer_, text_);
-    defaults_ = defaults_of(plain_architecture(model_.architecture));
-    layout_ = layout_of(text_, model_.architecture, options_.layout);
-    head_ = head_shape_of(text_, defaults_);
-    add_groups();
-    add_layers();
-    for (const std::string& key : text_.unasked())
-      if (speaks_of_rope(key))
-        model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
-    return std::move(model_);
-  }
-
- private:
-  /// A multimodal model describes its language model in a dictionary of its own.
-  static json_reader<J> text_of(const J& config, json_reader<J>& outer) {
-    if (const J* text = outer.object("text_config")) return {text, "text_config."};
-    return {&config, ""};
-  }
-
-  /// Whether a word of the key is rope, mrope or rotary, as in compress_rope_theta.
-  static bool speaks_of_rope(const std::string& key) {
-    const std::string words = "_" + key + "_";
-    for (const char* word : {"_rope_", "_mrope_", "_rotary_"})
-      if (words.find(word) != std::string::npos) return true;
-    return false;
-  }
-
-  void add_groups() {
-    const J* given = text_.object("rope_parameters");
-    const J* old = text_.object("rope_scaling");
-    const std::string path = text_.path() + (given || !old ? "rope_parameters." : "rope_scaling.");
-    if (given && old) warn(text_.path() + "rope_scaling is overruled by rope_parameters");
-    if (!given) given = old;
-    if (given && add_nested_groups(*given, path)) return;
-
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    auto local = text_.number("rope_local_base_freq", range::above_one);
-    if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && detail::equal(defaults_.local_base, 0)) return add_group("", given, path, {});
-    add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
-    add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
-  }
-
-  /// rope_parameters with one dictionary per layer type.
-  bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside;
-    bool nested = false;
-    for (const auto& item : given.items()) {
-      const std::string key = item.key();
-      if (!item.value().is_object()) {
-        if (!item.value().is_null()) beside.push_back(key);
-        continue;
-      }
-      nested = true;
-      if (key.empty() || key.size() > longest_layer_type)
-        ROPE_THROW(
-            std::invalid_argument,
-            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
-                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
-      add_group(key, &item.value(), path + key + ".", {});
-    }
-    if (nested)
-      for (const std::string& key : beside)
-        warn(path + key + " lies beside the layer types and has no effect");
-    return nested;
-  }
-
-  void add_group(const std::string& layer_type, const J* given, const std::string& path,
-                 std::optional<double> base_of_type) {
-    json_reader<J> rope(given, path);
-    const head_shape head = head_shape_of_type(text_, head_, layer_type);
-    const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, base_of_type);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
-    allowance_.take("import_hugging_face",
-                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, options_.length);
-    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(options_.length, 0))
-      warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one");
-    layer_group group{.layer_type = layer_type,
-                      .layout = layout_,
-                      .head_dim = head.head_dim,
-                      .first_channel = head.first_channel,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
-    add_sections(rope, group);
-    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
-    model_.groups.push_back(std::move(group));
-  }
-
-  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
-    std::optional<double> beside = text_.number("rope_theta", range::above_one);
-    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
-    const auto inside = rope.number("rope_theta", range::above_one);
-    if (inside) {
-      if (beside && !detail::equal(*beside, *inside))
-        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
-      return *inside;
-    }
-    if (base_of_type) return *base_of_type;
-    const auto ratio = text_.number("rope_ratio", range::positive);
-    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
-    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
-                   text_.path() + "rope_theta * rope_ratio");
-  }
-
-  double assumed(const std::string& what, double value) {
-    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
-         model_.architecture);
-    return value;
-  }
-
-  void add_sections(json_reader<J>& rope, layer_group& group) {
-    const auto sections = rope.numbers("mrope_section", range::whole);
-    const auto alternate = rope.boolean("mrope_interleaved");
-    if (!sections) return;
-    if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
-                                       std::to_string(sections->size()));
-    double sum = 0;
-    for (const double pairs : *sections) {
-      sum += pairs;
-      group.mrope_sections.push_back(static_cast<Index>(pairs));
-    }
-    group.mrope_interleaved = alternate.value_or(false);
-    if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse("mrope_section", "must add up to the number of pairs, " +
-                                       std::to_string(group.frequencies.pairs()) + ", got " +
-                                       std::to_string(static_cast<Index>(sum)));
-  }
-
-  void add_layers() {
-    const auto layers = text_.index_of({"num_hidden_layers", "n_layer", "num_layers"}, range::layers);
-    const auto window = text_.number("sliding_window", range::not_negative),
-               local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate ||
-                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
-    model_.layers = layer_types_of(text_, defaults_, layers, slides);
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
-    if (!defaults_.full_rotate && slides)
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
-    // Both rules may have named a layer.
-    std::vector<Index>& without = model_.layers_without_rope;
-    std::sort(without.begin(), without.end());
-    without.erase(std::unique(without.begin(), without.end()), without.end());
-    note_unknown_types();
-    model_.query_heads = text_.index_of({"num_attention_heads", "n_head"}).value_or(0);
-    model_.key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
-    for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
-      if (const auto context = text_.number(key, range::positive);
-          context && detail::equal(model_.max_position, 0))
-        model_.max_position = *context;
-    if (text_.boolean("use_sliding_window").value_or(true))
-      model_.sliding_window = window.value_or(local.value_or(0));
-  }
-
-  /// Names the types of layers that rotate and have no group.
-  void note_unknown_types() {
-    const std::vector<Index>& without = model_.layers_without_rope;
-    std::vector<std::string> types;
-    for (std::size_t i = 0; i < model_.layers.size(); ++i)
-      if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)))
-        types.push_back(model_.layers[i]);
-    std::sort(types.begin(), types.end());
-    types.erase(std::unique(types.begin(), types.end()), types.end());
-    constexpr std::size_t most = 4;  // names in the warning
-    std::string names;
-    std::size_t unknown = 0;
-    for (const std::string& type : types)
-      if (!model_.group(type) && ++unknown <= most)
-        names += (unknown > 1 ? ", " : "") + type.substr(0, longest_layer_type);
-    if (unknown == 0) return;
-    if (unknown > most) names += " and " + std::to_string(unknown - most) + " more";
-    warn("layers of type " + names + " have no rope dictionary; " +
-         (model_.groups.size() > 1 ? "it is not known how they rotate"
-                                   : "they are taken to rotate like " + model_.groups.front().layer_type));
-  }
-
-  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
-
-  const hugging_face_options& options_;
-  json_reader<J> outer_, text_;
-  architecture_defaults defaults_ = {};
-  layout_kind layout_ = layout_kind::half_split;
-  head_shape head_ = {};
-  group_allowance allowance_ = {};
-  model_rope model_ = {};
-};
-
-}  // namespace detail
-
 /// Reads both forms of the file: `rope_scaling` beside `rope_theta`, and `rope_parameters`, also with one
 /// dictionary per layer type. Of a multimodal model it reads `text_config`.
 ///
@@ -16490,7 +16816,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
   if (!config.is_object())
     ROPE_THROW(std::invalid_argument, detail::message("import_hugging_face: config must be a dictionary"));
   detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-  return detail::hugging_face_importer<J>(config, options).result();
+  return detail::hugging_face_importer<J>(config, options.length, options.layout).result();
 }
 
 }  // namespace ROPE_ABI

@@ -467,13 +467,16 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
   const auto beside =
       only_group(changed(small, {{"rope_scaling", rope}, {"original_max_position_embeddings", 16}}));
   CHECK(beside.number("original_max_position", 0) == 16);
+  // Without either, the model was trained at its full length.
+  const json trained = changed(rope, {{"original_max_position_embeddings", nullptr}});
+  CHECK(only_group(changed(small, {{"rope_scaling", trained}})).number("original_max_position", 0) == 64);
   const json inside = changed(rope, {{"rope_theta", 2e4}});
   CHECK(only_group(changed(small, {{"rope_scaling", inside}})).base == 2e4);
   CHECK(has_warning(import_hugging_face(changed(small, {{"rope_scaling", inside}})).warnings, "rope_theta",
                     "overruled"));
   const json two = changed(small, {{"rope_scaling", rope}, {"rope_parameters", {{"rope_type", "default"}}}});
-  CHECK(only_group(two).rule == "default");
-  CHECK(has_warning(import_hugging_face(two).warnings, "rope_scaling is overruled"));
+  CHECK(only_group(two).rule == "llama3");  // as `rope_scaling or rope_parameters` of transformers
+  CHECK(has_warning(import_hugging_face(two).warnings, "rope_parameters is overruled"));
 }
 
 TEST_CASE("a part of the head rotates under each of its names", "[models][import]") {
@@ -709,8 +712,13 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
       {rope({{"rope_type", "ntk"}}), {"rope_scaling.factor", "missing", "ntk"}},
       {rope({{"rope_type", "ntk"}, {"factor", 2}, {"mixed_b", 0}}), {"rope_scaling.mixed_b", "positive"}},
       {yarn({{"factor", nullptr}}), {"rope_scaling.factor", "missing", "yarn"}},
-      {yarn({{"original_max_position_embeddings", nullptr}}),
-       {"rope_scaling.original_max_position_embeddings", "missing"}},
+      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}, {"max_position_embeddings", nullptr}},
+       {"max_position_embeddings", "missing", "original_max_position_embeddings is not given"}},
+      {{{"model_type", "falcon"}, {"alibi", true}}, {"alibi", "ALiBi biases in place of rotary"}},
+      {{{"model_type", "baichuan"}, {"num_hidden_layers", 40}}, {"num_hidden_layers", "ALiBi"}},
+      {{{"model_type", "gpt_oss"}}, {"rope_parameters", "scaled rule of its own"}},
+      {{{"model_type", "hy_v3"}, {"head_dim", 16}, {"rope_theta", nullptr}}, {"rope_theta", "no default"}},
+      {{{"model_type", "hy_v3"}}, {"head_dim", "16 by hidden_size", "128 in the class"}},
       {yarn({{"original_max_position_embeddings", -1}}),
        {"rope_scaling.original_max_position_embeddings", "-1"}},
       {yarn({{"beta_fast", -1}}), {"rope_scaling.beta_fast", "not be negative", "-1"}},

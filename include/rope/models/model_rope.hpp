@@ -38,6 +38,8 @@ struct layer_group {
   Index first_channel;
   rope::frequencies frequencies;
   double softmax_multiplier = 1;           // beside 1 / sqrt(head_dim); not 1 only for the YaRN of DeepSeek
+  double scale = 0;                        // of q . k before the softmax: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
 

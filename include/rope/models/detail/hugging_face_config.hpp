@@ -11,6 +11,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/architectures.hpp>
+#include <rope/models/detail/hugging_face_records.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -34,18 +35,30 @@ std::string architecture_of(json_reader<J>& outer, json_reader<J>& text) {
   return {};
 }
 
+/// The record of the architecture. One that is not known has none of the defaults of a class, only the layout
+/// that the caller or the file names.
 template <class J>
-layout_kind layout_of(json_reader<J>& text, const std::string& architecture,
-                      std::optional<layout_kind> given) {
+hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
+                              std::optional<layout_kind> given) {
+  const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
+  hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
-  if (given) return *given;
-  if (interleave) return *interleave ? layout_kind::interleaved : layout_kind::half_split;
-  const auto layout = hugging_face_layout(plain_architecture(architecture));
-  if (!layout)
+  if (!known && !given && !interleave)
     text.refuse(
         "model_type",
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
-  return *layout;
+  if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  if (given) record.layout = *given;
+  return record;
+}
+
+/// Models of an architecture that rotates, which do not.
+template <class J>
+void refuse_models_without_rope(json_reader<J>& text, const std::string& architecture) {
+  if (text.boolean("alibi").value_or(false))
+    text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
+  if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
+    text.refuse("num_hidden_layers", "is 40: Baichuan 13B has ALiBi biases in place of rotary embeddings");
 }
 
 /// Which channels of a head may rotate at all.
@@ -56,8 +69,8 @@ struct head_shape {
 };
 
 template <class J>
-head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defaults) {
-  const auto heads = text.index_of({"num_attention_heads", "n_head"});  // n_: GPT-J and CodeGen
+head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
   if (const auto rotated = text.index("qk_rope_head_dim")) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
@@ -67,7 +80,7 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
-  const auto hidden_size = text.index_of({"hidden_size", "n_embd"});
+  const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -76,16 +89,30 @@ head_shape head_shape_of(json_reader<J>& text, const architecture_defaults& defa
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
     head_dim = *hidden_size / *heads;
+    if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
+      text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
+                                   std::to_string(defaults.maybe_head_dim) + " in the class as it comes");
   }
   return {*head_dim, 0, *head_dim, false};
 }
 
-/// Gemma 4 has larger heads in the layers that attend fully.
+/// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
 template <class J>
-head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head, const std::string& layer_type) {
-  const auto global = text.index("global_head_dim");
-  if (!global || layer_type != "full_attention") return head;
-  return {*global, 0, *global, false};
+head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
+                              const hugging_face_record& defaults, const std::string& layer_type) {
+  auto full = text.index("global_head_dim");
+  if (const J* layers = text.object("per_layer_config"); layers && !full)
+    for (const auto& item : layers->items()) {
+      json_reader<J> layer(item.value().is_object() ? &item.value() : nullptr, "per_layer_config.");
+      const auto head_dim = layer.index("head_dim");
+      if (full && head_dim && *full != *head_dim)
+        layer.refuse("head_dim", "must be one number for all layers that name it, got " +
+                                     std::to_string(*full) + " and " + std::to_string(*head_dim));
+      if (head_dim) full = head_dim;
+    }
+  if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
+  if (!full || layer_type != "full_attention") return head;
+  return {*full, 0, *full, false};
 }
 
 /// How many channels of the window rotate. A factor inside the rope dictionary wins over one beside it.
@@ -125,7 +152,7 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 ///
 /// \param slides  whether there is a window for layers to slide
 template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture_defaults& defaults,
+std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
   if (auto given = text.texts("layer_types")) {
     const std::string broken =
@@ -154,7 +181,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const architecture
 
 /// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
 template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const architecture_defaults& defaults,
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
                                           std::optional<Index> layers) {
   std::vector<Index> without;
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);

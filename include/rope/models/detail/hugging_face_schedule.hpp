@@ -65,14 +65,16 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   return type;
 }
 
-/// The key beside the dictionary wins over the one inside.
+/// The key beside the dictionary wins over the one inside; without either, the model was trained at its full
+/// length.
 template <class J>
 double original_max_position(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
   const auto inside = rope.number("original_max_position_embeddings", range::above_one);
   const auto beside = config.number("original_max_position_embeddings", range::above_one);
   if (beside) return *beside;
-  if (!inside) rope.missing("original_max_position_embeddings", needed);
-  return *inside;
+  if (inside) return *inside;
+  return config.required_number("max_position_embeddings", range::above_one,
+                                needed + " where original_max_position_embeddings is not given");
 }
 
 template <class J>

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// What the classes of Hugging Face transformers make of the shortest config of each family: records/hugging_face.json.
+#include <cmath>
+#include <cstddef>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <rope/models.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "support/catch.hpp"
+#include "support/model_configs.hpp"
+
+namespace {
+
+using rope::Index;
+using testing::json;
+
+json records() {
+  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/hugging_face.json";
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return json::parse(file).at("records");
+}
+
+/// What the import says in place of `expect`; empty if nothing.
+std::string difference(const json& config, const json& expect) {
+  const rope::model_rope model = rope::import_hugging_face(config);
+  std::string found;
+  const auto compare = [&](const std::string& key, const auto& got) {
+    if (expect.contains(key) && expect.at(key) != json(got)) found += key + " is " + json(got).dump() + "; ";
+  };
+  const rope::layer_group& full = model.groups.front();
+  const bool has_large = expect.contains("full_head_dim");
+  const rope::layer_group* sliding = model.group("sliding_attention");
+  const rope::layer_group& heads = has_large ? *sliding : full;
+  compare("layout", rope::name_of(heads.layout));
+  compare("head_dim", heads.head_dim);
+  compare("first_channel", heads.first_channel);
+  compare("rotary_dim", heads.rotary_dim());
+  const rope::layer_group* large = model.group("full_attention");
+  if (has_large) compare("full_head_dim", large ? large->head_dim : Index{0});
+  compare("base", large ? large->base : full.base);
+  if (expect.contains("local_base")) compare("local_base", sliding ? sliding->base : 0);
+  compare("softcap", full.softcap);
+  const double scale = expect.at("scale");
+  if (std::abs(full.scale / scale - 1) > 4 * std::numeric_limits<double>::epsilon())
+    found += "scale is " + json(full.scale).dump() + "; ";
+  const std::string layers = expect.value("layers", ""), turns = expect.value("turns", "");
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    if (model.layers.at(i) != (layers[i] == 'S' ? "sliding_attention" : "full_attention"))
+      found += "layer " + std::to_string(i) + " is " + model.layers.at(i) + "; ";
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    if ((model.group_of_layer(static_cast<Index>(i)) != nullptr) != (turns[i] == 'y'))
+      found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the shortest config of every recorded family is read as its class reads it", "[models]") {
+  const json all = records();
+  CHECK(all.size() >= 80);
+  for (const json& record : all) {
+    CAPTURE(record.at("config").dump(), record.at("expect").dump());
+    CHECK(difference(record.at("config"), record.at("expect")) == "");
+  }
+}
+
+TEST_CASE("a change of any recorded answer is found", "[models]") {
+  for (const json& record : records())
+    for (const auto& answer : record.at("expect").items()) {
+      json wrong = record.at("expect");
+      json& value = wrong.at(answer.key());
+      if (answer.key() == "layout")
+        value = value == "half_split" ? "interleaved" : "half_split";
+      else if (value.is_string())
+        value = std::string(value.get<std::string>().size(), answer.key() == "turns" ? 'n' : 'S');
+      else
+        value = value.get<double>() + 2;
+      CAPTURE(record.at("config").dump(), answer.key());
+      CHECK(difference(record.at("config"), wrong) != "");
+    }
+}
