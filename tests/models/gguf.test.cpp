@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -463,4 +464,29 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
                                                       "-1"));
   CHECK(only_group(gguf("novel", {{".attention.key_length", 8}}), {.layout = layout_kind::half_split})
             .rotary_dim() == 8);
+}
+
+TEST_CASE("scores are scaled and capped as llama.cpp does it for each architecture", "[models][gguf]") {
+  const auto group = [](const char* architecture, const testing::json& changes = testing::json::object()) {
+    const testing::json keys = {{".attention.head_count", 32},
+                                {".embedding_length", 5376},
+                                {".attention.key_length", 128},
+                                {".block_count", 4}};
+    return rope::import_gguf(testing::gguf(architecture, testing::changed(keys, changes))).groups.front();
+  };
+  const auto is = [](double got, double expected) {
+    return std::abs(got / expected - 1) <= 4 * std::numeric_limits<double>::epsilon();
+  };
+  const double root = 1 / std::sqrt(128.0);
+  CHECK(is(group("llama").scale, root));
+  CHECK(is(group("llama", {{".attention.scale", 0.5}}).scale, root));  // llama.cpp does not read it here
+  CHECK(is(group("granite", {{".attention.scale", 0.0078125}}).scale, 0.0078125));
+  CHECK(is(group("gemma3", {{".block_count", 62}}).scale, 1 / std::sqrt(168.0)));
+  CHECK(is(group("gemma3", {{".block_count", 34}}).scale, root));
+  CHECK(is(group("gemma2", {{".block_count", 46}}).scale, 1 / std::sqrt(168.0)));
+  CHECK(is(group("gemma3n").scale, 1));
+  CHECK(group("llama").softcap == 0);
+  CHECK(group("gemma2").softcap == 50);
+  CHECK(group("gemma2", {{".attn_logit_softcapping", 40}}).softcap == 40);
+  CHECK(group("grok").softcap == 30);
 }

@@ -157,6 +157,8 @@ inline std::string describe_group(const layer_group& group, const view_distance&
     multiplier += ", so the softmax scale is " + multiplier + " / sqrt(" + std::to_string(group.head_dim) +
                   ") = " + digits(group.softmax_multiplier / std::sqrt(static_cast<double>(group.head_dim)));
   text += line("softmax multiplier", multiplier);
+  text += line("score scale", digits(group.scale));
+  if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) +
                                         (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
@@ -240,6 +242,8 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       group.speeds(x.frequencies, y.frequencies);
       group.number("attention factor", x.frequencies.attention_factor(), y.frequencies.attention_factor());
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
+      group.number("score scale", x.scale, y.scale);
+      group.number("softcap", x.softcap, y.softcap);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);

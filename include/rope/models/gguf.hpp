@@ -217,6 +217,8 @@ class gguf_importer {
                       .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
+                      .scale = gguf_scale_of(reader_, head, layers_, rule.softmax_multiplier),
+                      .softcap = gguf_softcap_of(reader_),
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -258,8 +260,8 @@ class gguf_importer {
 
 /// What an absent key means is what llama.cpp takes: no rope.scaling.type is linear, no factor or a factor of
 /// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
-/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare() shows by how
-/// much.
+/// outwards, so a model with `truncate: false` differs from its Hugging Face original; compare_models() shows
+/// by how much.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///

@@ -19,8 +19,7 @@ TEST_CASE("calls of the pages: models", "[models]") {
   rope::with_layout(group->layout, [&](auto layout) {              // an enum, to the type that rotate takes
     rope::rotate<decltype(layout)>(q.channels(group->first_channel, group->rotary_dim()), table);
   });
-  options.scale =
-      group->softmax_multiplier / std::sqrt(group->head_dim);  // 1 / sqrt, but for DeepSeek's YaRN
+  options = {.scale = group->scale, .softcap = group->softcap};
 
   CHECK(memory[0] == 1);
   CHECK(memory[128] != 1);

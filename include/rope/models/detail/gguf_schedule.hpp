@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
+#include <rope/models/detail/architectures.hpp>  // listed
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/ggml_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
@@ -127,6 +129,36 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   derived result = derive_with("yarn", layers, rule, factors);
   result.softmax_multiplier = multiplier;
   return result;
+}
+
+/// What q . k is multiplied by before the softmax, beside `multiplier`.
+///
+/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
+template <class L>
+double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers, double multiplier) {
+  const std::string& architecture = reader.architecture();
+  constexpr std::string_view without_scale = " gemma3n gemma4 gemma4-assistant ";
+  constexpr std::string_view with_key =
+      " falcon-h1 granite granite_swa granitehybrid granitemoe qwen35 qwen35moe qwen3next smollm3 ";
+  if (listed(without_scale, architecture)) return 1;
+  if (listed(with_key, architecture))
+    if (const auto given = reader.number("attention.scale", range::positive)) return *given;
+  double width = static_cast<double>(head_dim);
+  const bool by_model =
+      (architecture == "gemma2" && layers == 46) || (architecture == "gemma3" && layers == 62);
+  if (by_model)
+    width = reader.required_number("embedding_length", range::count) /
+            reader.required_number("attention.head_count", range::count);
+  return multiplier / std::sqrt(width);
+}
+
+/// The bound of the scores; 0: none.
+template <class L>
+double gguf_softcap_of(const gguf_reader<L>& reader) {
+  const std::string& architecture = reader.architecture();
+  const double otherwise = architecture == "gemma2" ? 50 : architecture == "grok" ? 30 : 0;
+  return equal(otherwise, 0) ? 0
+                             : reader.number("attn_logit_softcapping", range::positive).value_or(otherwise);
 }
 
 template <class L>
