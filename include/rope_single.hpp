@@ -14758,71 +14758,6 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
-#define ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
-
-#include <cctype>  // std::tolower
-#include <optional>
-#include <string>
-#include <string_view>
-
-
-/// What a checkpoint does not write down because the architecture implies it.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
-inline std::string plain_architecture(std::string name) {
-  for (const char* end : {"For", "Model"})
-    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
-  std::string plain;
-  for (const char c : name)
-    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const std::string_view suffix : {"textmodel", "text"})
-    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
-      plain.resize(plain.size() - suffix.size());
-      break;
-    }
-  return plain;
-}
-
-/// Whether `word` is one of `words`, which stand between spaces.
-inline bool listed(std::string_view words, std::string_view word) {
-  return words.find(" " + std::string(word) + " ") != std::string_view::npos;
-}
-
-/// The layout of GGUF weights: mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
-/// Source: llama.cpp, `llama_model_rope_type`
-inline std::optional<layout_kind> gguf_layout(std::string_view architecture) {
-  constexpr std::string_view norm =
-      " arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
-      "ernie4_5 ernie4_5-moe glm4 granite granitehybrid granitemoe internlm2 llada llama llama4 "
-      "minicpm mistral3 olmo plm smollm3 starcoder xverse ";
-  constexpr std::string_view neox =
-      " apertus bitnet codeshell dbrx dots1 exaone exaone4 falcon falcon-h1 gemma gemma-embedding "
-      "gemma2 gemma3 gemma3n gemma4 glm4moe gpt-oss gptneox grok hunyuan-dense hunyuan-moe lfm2 "
-      "minicpm3 modern-bert nemotron nomic-bert olmo2 olmoe openelm orion phi2 phi3 phimoe plamo "
-      "qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe "
-      "seed_oss smallthinker stablelm starcoder2 ";
-  if (listed(norm, architecture)) return layout_kind::interleaved;
-  if (listed(neox, architecture)) return layout_kind::half_split;
-  return {};
-}
-
-/// Whether the M-RoPE axes of a GGUF model alternate (mode IMROPE of ggml).
-inline bool gguf_interleaves_sections(std::string_view architecture) {
-  constexpr std::string_view imrope = " qwen35 qwen35moe qwen3vl qwen3vlmoe ";
-  return listed(imrope, architecture);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
-// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_DERIVE_HPP
 #define ROPE_MODELS_DETAIL_DERIVE_HPP
 
@@ -14924,9 +14859,9 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
+#include <cstddef>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -15066,6 +15001,217 @@ class gguf_reader {
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_READER_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+
+#include <string_view>
+
+
+/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
+/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+///
+/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// By which schedule layers that slide turn.
+enum class sliding_rule {
+  not_known,
+  as_full,   // the base and the scaling of the other layers
+  unscaled,  // their base, no scaling
+  own_base   // rope.freq_base_swa, 10000 where it is absent; no scaling
+};
+/// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
+enum class gguf_scale { inverse_root, one, of_key };
+
+struct gguf_record {
+  std::string_view architecture;
+  layout_kind layout = layout_kind::half_split;
+  bool rotates = true;         // false: no positions, or learned ones, or biases
+  bool last_channels = false;  // the channels that rotate come last in a head
+  Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
+  bool full_first = false;     // it is the first of them, else the last
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  sliding_rule sliding = sliding_rule::not_known;
+  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
+  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
+  bool interleaved_sections = false;  // the axes of M-RoPE alternate
+  gguf_scale scale = gguf_scale::inverse_root;
+  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
+  double softcap = 0;     // of attn_logit_softcapping, where it is read
+};
+
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
+inline const gguf_record* gguf_record_of(std::string_view architecture) {
+  using enum layout_kind;
+  using enum sliding_rule;
+  using enum gguf_scale;
+  static constexpr gguf_record records[] = {
+      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "apertus"},
+      {.architecture = "arcee", .layout = interleaved},
+      {.architecture = "arctic", .layout = interleaved},
+      {.architecture = "arwkv7", .rotates = false},
+      {.architecture = "baichuan", .layout = interleaved},
+      {.architecture = "bailingmoe", .layout = interleaved},
+      {.architecture = "bailingmoe2"},
+      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
+      {.architecture = "bert", .rotates = false},
+      {.architecture = "bitnet"},
+      {.architecture = "bloom", .rotates = false},
+      {.architecture = "chameleon", .layout = interleaved},
+      {.architecture = "chatglm", .layout = interleaved},
+      {.architecture = "codeshell"},
+      {.architecture = "cohere2",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "command-r", .layout = interleaved},
+      {.architecture = "dbrx"},
+      {.architecture = "deci", .layout = interleaved},
+      {.architecture = "deepseek", .layout = interleaved},
+      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true},
+      {.architecture = "dots1"},
+      {.architecture = "dream"},
+      {.architecture = "eagle3", .layout = interleaved},
+      {.architecture = "ernie4_5", .layout = interleaved},
+      {.architecture = "ernie4_5-moe", .layout = interleaved},
+      {.architecture = "eurobert"},
+      {.architecture = "exaone"},
+      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
+      {.architecture = "falcon"},
+      {.architecture = "falcon-h1", .scale = of_key},
+      {.architecture = "gemma"},
+      {.architecture = "gemma-embedding", .period = 6, .sliding = own_base},
+      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
+      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
+      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
+      {.architecture = "gemma4", .sliding = own_base, .scale = one},
+      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
+      {.architecture = "glm4moe"},
+      {.architecture = "gpt-oss"},
+      {.architecture = "gpt2", .rotates = false},
+      {.architecture = "gptj", .rotates = false},
+      {.architecture = "gptneox"},
+      {.architecture = "granite", .layout = interleaved, .scale = of_key},
+      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
+      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
+      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
+      {.architecture = "grok", .softcap = 30},
+      {.architecture = "grovemoe"},
+      {.architecture = "hunyuan-dense"},
+      {.architecture = "hunyuan-moe"},
+      {.architecture = "hy_v3"},
+      {.architecture = "internlm2", .layout = interleaved},
+      {.architecture = "jais", .rotates = false},
+      {.architecture = "jais2"},
+      {.architecture = "jamba", .rotates = false},
+      {.architecture = "jina-bert-v2", .rotates = false},
+      {.architecture = "jina-bert-v3"},
+      {.architecture = "kimi-k3", .rotates = false},
+      {.architecture = "kimi-linear", .rotates = false},
+      {.architecture = "lfm2"},
+      {.architecture = "lfm2moe"},
+      {.architecture = "llada", .layout = interleaved},
+      {.architecture = "llada-moe"},
+      {.architecture = "llama", .layout = interleaved},
+      {.architecture = "llama-embed", .layout = interleaved},
+      {.architecture = "llama4",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "maincoder", .layout = interleaved},
+      {.architecture = "mamba", .rotates = false},
+      {.architecture = "mamba2", .rotates = false},
+      {.architecture = "mellum", .period = 4, .sliding = unscaled},
+      {.architecture = "mimo2", .sliding = own_base},
+      {.architecture = "minicpm", .layout = interleaved},
+      {.architecture = "minicpm3", .last_channels = true},
+      {.architecture = "minimax-01"},
+      {.architecture = "minimax-m2"},
+      {.architecture = "minimax-m3"},
+      {.architecture = "mistral3", .layout = interleaved},
+      {.architecture = "modern-bert", .period = 3, .full_first = true, .sliding = own_base},
+      {.architecture = "mpt", .rotates = false},
+      {.architecture = "muse-glimmer",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = unscaled},
+      {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
+      {.architecture = "nemotron"},
+      {.architecture = "nemotron_h", .rotates = false},
+      {.architecture = "nemotron_h_moe", .rotates = false},
+      {.architecture = "neo-bert", .layout = interleaved},
+      {.architecture = "nomic-bert"},
+      {.architecture = "nomic-bert-moe"},
+      {.architecture = "olmo", .layout = interleaved},
+      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
+      {.architecture = "olmoe"},
+      {.architecture = "openelm"},
+      {.architecture = "orion"},
+      {.architecture = "paddleocr"},
+      {.architecture = "pangu-embedded"},
+      {.architecture = "phi2"},
+      {.architecture = "phi3"},
+      {.architecture = "phimoe"},
+      {.architecture = "plamo"},
+      {.architecture = "plamo2"},
+      {.architecture = "plamo3", .period = 8, .sliding = own_base},
+      {.architecture = "plm", .layout = interleaved, .last_channels = true},
+      {.architecture = "pockettts", .layout = interleaved},
+      {.architecture = "qwen"},
+      {.architecture = "qwen2"},
+      {.architecture = "qwen2moe"},
+      {.architecture = "qwen2vl"},
+      {.architecture = "qwen3"},
+      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3next", .scale = of_key},
+      {.architecture = "qwen3tts", .interleaved_sections = true},
+      {.architecture = "qwen3vl", .interleaved_sections = true},
+      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
+      {.architecture = "refact", .rotates = false},
+      {.architecture = "rnd1"},
+      {.architecture = "rwkv6", .rotates = false},
+      {.architecture = "rwkv6qwen2", .rotates = false},
+      {.architecture = "rwkv7", .rotates = false},
+      {.architecture = "seed_oss"},
+      {.architecture = "smallthinker",
+       .period = 4,
+       .full_first = true,
+       .needs_window = true,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
+      {.architecture = "stablelm"},
+      {.architecture = "starcoder", .rotates = false},
+      {.architecture = "starcoder2"},
+      {.architecture = "t5", .rotates = false},
+      {.architecture = "t5encoder", .rotates = false},
+      {.architecture = "talkie"},
+      {.architecture = "wavtokenizer-dec", .rotates = false},
+      {.architecture = "xverse", .layout = interleaved},
+  };
+  for (const gguf_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 #define ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 
@@ -15143,18 +15289,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Every so many layers the last one attends fully and the others slide; 0: not fixed.
-inline Index gguf_full_every(std::string_view architecture, Index layers) {
-  if (architecture == "gemma3") return 6;
-  if (architecture == "gemma3n") return 5;
-  if (architecture == "cohere2" || architecture == "llama4") return 4;
-  if (architecture == "exaone4" && layers == 64) return 4;  // the smaller model has no sliding layers
-  return 0;
-}
-
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
-std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers) {
+std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
@@ -15164,21 +15301,21 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
     return sliding;
   }
   const auto every = reader.number(name, range::count);
-  const Index period = every ? static_cast<Index>(*every) : gguf_full_every(reader.architecture(), layers);
-  if (period == 0 || reader.number("attention.sliding_window", range::not_negative) == 0.0) return sliding;
-  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period < period - 1);
+  const bool fixed = record.period_layers == 0 || record.period_layers == layers;
+  const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
+  const auto window = reader.number("attention.sliding_window", range::not_negative);
+  if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
+  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
 
 /// The layers that do not rotate, in increasing order.
-template <class L>
-std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index layers,
-                                            const std::vector<bool>& sliding) {
-  const std::string_view architecture = reader.architecture();
+inline std::vector<Index> gguf_layers_without_rope(const gguf_record& record, Index layers,
+                                                   const std::vector<bool>& sliding) {
   std::vector<Index> without;
-  if (architecture == "smollm3")
-    for (Index i = 3; i < layers; i += 4) without.push_back(i);
-  if (architecture == "llama4" || architecture == "cohere2" || architecture == "exaone4")
+  if (record.no_rope_every > 0)
+    for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
+  if (!record.full_rotate)
     for (std::size_t i = 0; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
   return without;
@@ -15196,7 +15333,6 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index 
 #include <cmath>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15273,7 +15409,7 @@ namespace detail {
 struct gguf_layers {
   Index rotary_dim;
   double base;
-  bool slides;  // sliding layers are not scaled
+  bool unscaled;
   double max_position;
 };
 
@@ -15337,14 +15473,14 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
+  const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
   double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
           .attn_factor = attn_factor,
-          .ext_factor = layers.slides ? 0 : ext_factor,
+          .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
@@ -15379,18 +15515,13 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 ///
 /// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
 template <class L>
-double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers, double multiplier) {
-  const std::string& architecture = reader.architecture();
-  constexpr std::string_view without_scale = " gemma3n gemma4 gemma4-assistant ";
-  constexpr std::string_view with_key =
-      " falcon-h1 granite granite_swa granitehybrid granitemoe qwen35 qwen35moe qwen3next smollm3 ";
-  if (listed(without_scale, architecture)) return 1;
-  if (listed(with_key, architecture))
+double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
+                     double multiplier) {
+  if (record.scale == gguf_scale::one) return 1;
+  if (record.scale == gguf_scale::of_key)
     if (const auto given = reader.number("attention.scale", range::positive)) return *given;
   double width = static_cast<double>(head_dim);
-  const bool by_model =
-      (architecture == "gemma2" && layers == 46) || (architecture == "gemma3" && layers == 62);
-  if (by_model)
+  if (record.wide_layers > 0 && record.wide_layers == layers)
     width = reader.required_number("embedding_length", range::count) /
             reader.required_number("attention.head_count", range::count);
   return multiplier / std::sqrt(width);
@@ -15398,11 +15529,9 @@ double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers,
 
 /// The bound of the scores; 0: none.
 template <class L>
-double gguf_softcap_of(const gguf_reader<L>& reader) {
-  const std::string& architecture = reader.architecture();
-  const double otherwise = architecture == "gemma2" ? 50 : architecture == "grok" ? 30 : 0;
-  return equal(otherwise, 0) ? 0
-                             : reader.number("attn_logit_softcapping", range::positive).value_or(otherwise);
+double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
+  if (equal(record.softcap, 0)) return 0;
+  return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
 }
 
 template <class L>
@@ -15410,7 +15539,7 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
                     const std::optional<gguf_pair_factors>& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
   std::optional<ggml_pair_factors> factors;
-  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
   if (!equal(scaling.ext_factor, 0)) return derive_gguf_yarn(reader, layers, scaling, factors);
   return derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers,
                      magnified_linear{.factor = scaling.factor, .magnitude = scaling.attn_factor}, factors);
@@ -15462,7 +15591,7 @@ class gguf_importer {
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
-    read_layout();
+    read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
     model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
@@ -15470,8 +15599,8 @@ class gguf_importer {
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
     factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
-    sliding_ = gguf_sliding_layers(reader_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
+    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(record_, layers_, sliding_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
@@ -15485,13 +15614,22 @@ class gguf_importer {
   }
 
  private:
-  void read_layout() {
-    const auto layout = options_.layout ? options_.layout : gguf_layout(reader_.architecture());
-    if (!layout)
+  void read_record() {
+    const gguf_record* known = gguf_record_of(reader_.architecture());
+    if (!known && !options_.layout)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture());
-    layout_ = *layout;
+    if (known) record_ = *known;
+    const bool large_baichuan =
+        reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
+    if (!record_.rotates || large_baichuan)
+      reader_.refuse("general.architecture",
+                     "is one without rotary embeddings, got " + reader_.architecture() +
+                         (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
+      record_.layout = layout_kind::half_split;
+    if (options_.layout) record_.layout = *options_.layout;
   }
 
   /// The first of these keys that is there; else the width of the model over its heads.
@@ -15505,12 +15643,11 @@ class gguf_importer {
     return static_cast<Index>(width) / model_.query_heads;
   }
 
-  bool gemma3() const { return reader_.architecture() == "gemma3" || reader_.architecture() == "gemma3n"; }
-
   double base_of(bool slides) const {
     const double base = reader_.number("rope.freq_base", range::above_one).value_or(10000);
-    if (!slides) return base;
-    return reader_.number("rope.freq_base_swa", range::above_one).value_or(gemma3() ? 10000 : base);
+    if (!slides || record_.sliding == sliding_rule::unscaled) return base;
+    return reader_.number("rope.freq_base_swa", range::above_one)
+        .value_or(record_.sliding == sliding_rule::own_base ? 10000 : base);
   }
 
   /// The channels that rotate, and the key that says so.
@@ -15526,7 +15663,9 @@ class gguf_importer {
   void add_groups_of_types() {
     const bool two_types = reader_.number("rope.freq_base_swa", range::above_one) ||
                            reader_.number("rope.dimension_count_swa", range::count) ||
-                           (gemma3() && model_.sliding_window > 0);
+                           (record_.sliding == sliding_rule::own_base && model_.sliding_window > 0) ||
+                           (record_.sliding == sliding_rule::unscaled && !sliding_.empty() &&
+                            reader_.number("rope.scaling.factor", range::not_negative));
     if (!two_types) return add_group("", false, base_of(false), dimension_of(false));
     add_group("full_attention", false, base_of(false), dimension_of(false));
     add_group("sliding_attention", true, base_of(true), dimension_of(true));
@@ -15590,9 +15729,9 @@ class gguf_importer {
     }
   }
 
-  /// llama.cpp decides for each architecture whether sliding layers are scaled; that of Gemma is known.
+  /// llama.cpp decides for each architecture whether sliding layers are scaled.
   void note_scaling() {
-    if (model_.groups.size() < 2 || reader_.architecture().starts_with("gemma")) return;
+    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = sliding_.empty() && !model_.layers.empty()
@@ -15610,15 +15749,17 @@ class gguf_importer {
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
     allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
-    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position}, factors_);
+    derived rule = derive_gguf(
+        reader_, {rotary_dim, base, slides && record_.sliding != sliding_rule::as_full, model_.max_position},
+        factors_);
     layer_group group{.layer_type = layer_type,
-                      .layout = layout_,
+                      .layout = record_.layout,
                       .head_dim = head,
-                      .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
+                      .first_channel = record_.last_channels ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = gguf_scale_of(reader_, head, layers_, rule.softmax_multiplier),
-                      .softcap = gguf_softcap_of(reader_),
+                      .scale = gguf_scale_of(reader_, record_, head, layers_, rule.softmax_multiplier),
+                      .softcap = gguf_softcap_of(reader_, record_),
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -15643,12 +15784,12 @@ class gguf_importer {
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    group.mrope_interleaved = gguf_interleaves_sections(reader_.architecture());
+    group.mrope_interleaved = record_.interleaved_sections;
   }
 
   gguf_reader<L> reader_;
   const gguf_options& options_;
-  layout_kind layout_ = layout_kind::half_split;
+  gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   std::optional<gguf_pair_factors> factors_ = {};
@@ -15697,6 +15838,41 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <utility>
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+#define ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
+
+#include <cctype>  // std::tolower
+#include <string>
+#include <string_view>
+
+
+/// The names of architectures.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
+inline std::string plain_architecture(std::string name) {
+  for (const char* end : {"For", "Model"})
+    if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
+  std::string plain;
+  for (const char c : name)
+    if (c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view suffix : {"textmodel", "text"})
+    if (plain.size() > suffix.size() && plain.ends_with(suffix)) {
+      plain.resize(plain.size() - suffix.size());
+      break;
+    }
+  return plain;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP

@@ -490,3 +490,66 @@ TEST_CASE("scores are scaled and capped as llama.cpp does it for each architectu
   CHECK(group("gemma2", {{".attn_logit_softcapping", 40}}).softcap == 40);
   CHECK(group("grok").softcap == 30);
 }
+
+// The rules are those of src/models/ in llama.cpp of 2026-08-22, one file per architecture.
+TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[models][gguf]") {
+  const testing::json keys = {{".attention.head_count", 32},
+                              {".embedding_length", 4096},
+                              {".attention.key_length", 128},
+                              {".rope.dimension_count", 64},
+                              {".rope.freq_base", 160000},
+                              {".attention.sliding_window", 512},
+                              {".block_count", 8}};
+  const auto model = [&](const char* architecture, const testing::json& changes = testing::json::object()) {
+    return rope::import_gguf(testing::gguf(architecture, testing::changed(keys, changes)));
+  };
+  // S: slides and turns, F: attends fully and turns, n: does not turn
+  const auto layers = [](const rope::model_rope& m) {
+    std::string text;
+    for (rope::Index i = 0; i < 8; ++i) {
+      const rope::layer_group* group = m.group_of_layer(i);
+      text += !group ? 'n' : group->layer_type == "sliding_attention" ? 'S' : 'F';
+    }
+    return text;
+  };
+  CHECK(layers(model("modern-bert")) == "FSSFSSFS");
+  CHECK(model("modern-bert").group("sliding_attention")->base == 10000);
+  CHECK(layers(model("gemma-embedding")) == "SSSSSFSS");
+  CHECK(model("gemma-embedding").group("full_attention")->base == 160000);
+  CHECK(layers(model("plamo3")) == "SSSSSSSF");
+  CHECK(layers(model("afmoe")) == "FFFnFFFn");  // one base, so one group
+  CHECK(layers(model("exaone-moe")) == "FFFnFFFn");
+  CHECK(layers(model("smallthinker")) == "nFFFnFFF");
+  CHECK(layers(model("smallthinker", {{".attention.sliding_window", nullptr}})) == "FFFFFFFF");
+  CHECK(layers(model("smollm3")) == "FFFnFFFn");
+
+  // OLMo 3 in the architecture of OLMo 2: layers that slide are not scaled.
+  const rope::model_rope olmo = model("olmo2", {{".rope.scaling.type", "yarn"},
+                                                {".rope.scaling.factor", 8},
+                                                {".rope.scaling.original_context_length", 8192}});
+  CHECK(layers(olmo) == "SSSFSSSF");
+  CHECK(olmo.group("sliding_attention")->rule == "default");
+  CHECK(olmo.group("sliding_attention")->frequencies.attention_factor() == 1);
+  CHECK(olmo.group("full_attention")->rule == "yarn");
+  CHECK(olmo.warnings.empty());
+
+  for (const char* last : {"deepseek2", "minicpm3", "plm", "bailingmoe3"})
+    CHECK(model(last).groups.front().first_channel == 64);
+  CHECK(model("llama").groups.front().first_channel == 0);
+  const testing::json sections = {{".rope.dimension_sections", {8, 12, 12, 0}}};
+  CHECK(model("glm4").groups.front().layout == layout_kind::interleaved);
+  CHECK(model("glm4", sections).groups.front().layout == layout_kind::half_split);
+  CHECK_FALSE(model("paddleocr", sections).groups.front().mrope_interleaved);
+  CHECK(model("qwen3tts", sections).groups.front().mrope_interleaved);
+
+  for (const char* without : {"starcoder", "bert", "gpt2", "mamba", "t5"})
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] { model(without); }, "rope::import_gguf: general.architecture is one without",
+        std::string("got ") + without));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        model("baichuan", {{".block_count", 40}});
+      },
+      "ALiBi", ""));
+  CHECK(model("baichuan", {{".block_count", 32}}).groups.size() == 1);
+}

@@ -13,10 +13,10 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
-#include <rope/models/detail/architectures.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -62,7 +62,7 @@ class gguf_importer {
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
-    read_layout();
+    read_record();
     model_.max_position = reader_.number("context_length", range::positive).value_or(0);
     model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
     model_.query_heads = reader_.heads("attention.head_count");
@@ -70,8 +70,8 @@ class gguf_importer {
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
     factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
-    sliding_ = gguf_sliding_layers(reader_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(reader_, layers_, sliding_);
+    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(record_, layers_, sliding_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
@@ -85,13 +85,22 @@ class gguf_importer {
   }
 
  private:
-  void read_layout() {
-    const auto layout = options_.layout ? options_.layout : gguf_layout(reader_.architecture());
-    if (!layout)
+  void read_record() {
+    const gguf_record* known = gguf_record_of(reader_.architecture());
+    if (!known && !options_.layout)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture());
-    layout_ = *layout;
+    if (known) record_ = *known;
+    const bool large_baichuan =
+        reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
+    if (!record_.rotates || large_baichuan)
+      reader_.refuse("general.architecture",
+                     "is one without rotary embeddings, got " + reader_.architecture() +
+                         (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
+      record_.layout = layout_kind::half_split;
+    if (options_.layout) record_.layout = *options_.layout;
   }
 
   /// The first of these keys that is there; else the width of the model over its heads.
@@ -105,12 +114,11 @@ class gguf_importer {
     return static_cast<Index>(width) / model_.query_heads;
   }
 
-  bool gemma3() const { return reader_.architecture() == "gemma3" || reader_.architecture() == "gemma3n"; }
-
   double base_of(bool slides) const {
     const double base = reader_.number("rope.freq_base", range::above_one).value_or(10000);
-    if (!slides) return base;
-    return reader_.number("rope.freq_base_swa", range::above_one).value_or(gemma3() ? 10000 : base);
+    if (!slides || record_.sliding == sliding_rule::unscaled) return base;
+    return reader_.number("rope.freq_base_swa", range::above_one)
+        .value_or(record_.sliding == sliding_rule::own_base ? 10000 : base);
   }
 
   /// The channels that rotate, and the key that says so.
@@ -126,7 +134,9 @@ class gguf_importer {
   void add_groups_of_types() {
     const bool two_types = reader_.number("rope.freq_base_swa", range::above_one) ||
                            reader_.number("rope.dimension_count_swa", range::count) ||
-                           (gemma3() && model_.sliding_window > 0);
+                           (record_.sliding == sliding_rule::own_base && model_.sliding_window > 0) ||
+                           (record_.sliding == sliding_rule::unscaled && !sliding_.empty() &&
+                            reader_.number("rope.scaling.factor", range::not_negative));
     if (!two_types) return add_group("", false, base_of(false), dimension_of(false));
     add_group("full_attention", false, base_of(false), dimension_of(false));
     add_group("sliding_attention", true, base_of(true), dimension_of(true));
@@ -190,9 +200,9 @@ class gguf_importer {
     }
   }
 
-  /// llama.cpp decides for each architecture whether sliding layers are scaled; that of Gemma is known.
+  /// llama.cpp decides for each architecture whether sliding layers are scaled.
   void note_scaling() {
-    if (model_.groups.size() < 2 || reader_.architecture().starts_with("gemma")) return;
+    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = sliding_.empty() && !model_.layers.empty()
@@ -210,15 +220,17 @@ class gguf_importer {
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
     allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
-    derived rule = derive_gguf(reader_, {rotary_dim, base, slides, model_.max_position}, factors_);
+    derived rule = derive_gguf(
+        reader_, {rotary_dim, base, slides && record_.sliding != sliding_rule::as_full, model_.max_position},
+        factors_);
     layer_group group{.layer_type = layer_type,
-                      .layout = layout_,
+                      .layout = record_.layout,
                       .head_dim = head,
-                      .first_channel = reader_.architecture() == "deepseek2" ? head - rotary_dim : 0,
+                      .first_channel = record_.last_channels ? head - rotary_dim : 0,
                       .frequencies = std::move(rule.frequencies),
                       .softmax_multiplier = rule.softmax_multiplier,
-                      .scale = gguf_scale_of(reader_, head, layers_, rule.softmax_multiplier),
-                      .softcap = gguf_softcap_of(reader_),
+                      .scale = gguf_scale_of(reader_, record_, head, layers_, rule.softmax_multiplier),
+                      .softcap = gguf_softcap_of(reader_, record_),
                       .rule = std::move(rule.rule),
                       .base = base,
                       .numbers = std::move(rule.numbers)};
@@ -243,12 +255,12 @@ class gguf_importer {
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
                                             std::to_string(group.frequencies.pairs()) + ", got " +
                                             std::to_string(sum));
-    group.mrope_interleaved = gguf_interleaves_sections(reader_.architecture());
+    group.mrope_interleaved = record_.interleaved_sections;
   }
 
   gguf_reader<L> reader_;
   const gguf_options& options_;
-  layout_kind layout_ = layout_kind::half_split;
+  gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
   std::optional<gguf_pair_factors> factors_ = {};

@@ -2,14 +2,15 @@
 #ifndef ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 
+#include <cstddef>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
 
@@ -20,18 +21,9 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Every so many layers the last one attends fully and the others slide; 0: not fixed.
-inline Index gguf_full_every(std::string_view architecture, Index layers) {
-  if (architecture == "gemma3") return 6;
-  if (architecture == "gemma3n") return 5;
-  if (architecture == "cohere2" || architecture == "llama4") return 4;
-  if (architecture == "exaone4" && layers == 64) return 4;  // the smaller model has no sliding layers
-  return 0;
-}
-
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
-std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers) {
+std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
@@ -41,21 +33,21 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, Index layers
     return sliding;
   }
   const auto every = reader.number(name, range::count);
-  const Index period = every ? static_cast<Index>(*every) : gguf_full_every(reader.architecture(), layers);
-  if (period == 0 || reader.number("attention.sliding_window", range::not_negative) == 0.0) return sliding;
-  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period < period - 1);
+  const bool fixed = record.period_layers == 0 || record.period_layers == layers;
+  const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
+  const auto window = reader.number("attention.sliding_window", range::not_negative);
+  if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
+  for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
 
 /// The layers that do not rotate, in increasing order.
-template <class L>
-std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, Index layers,
-                                            const std::vector<bool>& sliding) {
-  const std::string_view architecture = reader.architecture();
+inline std::vector<Index> gguf_layers_without_rope(const gguf_record& record, Index layers,
+                                                   const std::vector<bool>& sliding) {
   std::vector<Index> without;
-  if (architecture == "smollm3")
-    for (Index i = 3; i < layers; i += 4) without.push_back(i);
-  if (architecture == "llama4" || architecture == "cohere2" || architecture == "exaone4")
+  if (record.no_rope_every > 0)
+    for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
+  if (!record.full_rotate)
     for (std::size_t i = 0; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
   return without;

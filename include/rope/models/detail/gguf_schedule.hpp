@@ -5,7 +5,6 @@
 #include <cmath>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,10 +12,10 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
-#include <rope/models/detail/architectures.hpp>  // listed
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/ggml_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/number_rule.hpp>
 
 /// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
@@ -29,7 +28,7 @@ namespace detail {
 struct gguf_layers {
   Index rotary_dim;
   double base;
-  bool slides;  // sliding layers are not scaled
+  bool unscaled;
   double max_position;
 };
 
@@ -93,14 +92,14 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
     reader.refuse(reader.key("rope.scaling.type"), "must be none, linear, yarn or longrope, got " + type);
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
-  const bool scaled = !layers.slides && type != "none" && !equal(factor.value_or(0), 0);
+  const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
                              reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
   double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
           .attn_factor = attn_factor,
-          .ext_factor = layers.slides ? 0 : ext_factor,
+          .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
@@ -135,18 +134,13 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 ///
 /// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
 template <class L>
-double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers, double multiplier) {
-  const std::string& architecture = reader.architecture();
-  constexpr std::string_view without_scale = " gemma3n gemma4 gemma4-assistant ";
-  constexpr std::string_view with_key =
-      " falcon-h1 granite granite_swa granitehybrid granitemoe qwen35 qwen35moe qwen3next smollm3 ";
-  if (listed(without_scale, architecture)) return 1;
-  if (listed(with_key, architecture))
+double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
+                     double multiplier) {
+  if (record.scale == gguf_scale::one) return 1;
+  if (record.scale == gguf_scale::of_key)
     if (const auto given = reader.number("attention.scale", range::positive)) return *given;
   double width = static_cast<double>(head_dim);
-  const bool by_model =
-      (architecture == "gemma2" && layers == 46) || (architecture == "gemma3" && layers == 62);
-  if (by_model)
+  if (record.wide_layers > 0 && record.wide_layers == layers)
     width = reader.required_number("embedding_length", range::count) /
             reader.required_number("attention.head_count", range::count);
   return multiplier / std::sqrt(width);
@@ -154,11 +148,9 @@ double gguf_scale_of(const gguf_reader<L>& reader, Index head_dim, Index layers,
 
 /// The bound of the scores; 0: none.
 template <class L>
-double gguf_softcap_of(const gguf_reader<L>& reader) {
-  const std::string& architecture = reader.architecture();
-  const double otherwise = architecture == "gemma2" ? 50 : architecture == "grok" ? 30 : 0;
-  return equal(otherwise, 0) ? 0
-                             : reader.number("attn_logit_softcapping", range::positive).value_or(otherwise);
+double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
+  if (equal(record.softcap, 0)) return 0;
+  return reader.number("attn_logit_softcapping", range::positive).value_or(record.softcap);
 }
 
 template <class L>
@@ -166,7 +158,7 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
                     const std::optional<gguf_pair_factors>& given_factors) {
   const gguf_scaling scaling = read_scaling(reader, layers);
   std::optional<ggml_pair_factors> factors;
-  if (given_factors && !layers.slides) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
+  if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
   if (!equal(scaling.ext_factor, 0)) return derive_gguf_yarn(reader, layers, scaling, factors);
   return derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers,
                      magnified_linear{.factor = scaling.factor, .magnitude = scaling.attn_factor}, factors);
