@@ -433,7 +433,7 @@ std::string message(const Parts&... parts) {
 /// Refuses two numbers that break a rule, whose text names both in this order.
 ///
 /// Throws:  std::invalid_argument
-inline void require(const char* function, bool holds, const char* rule, Index first, Index second) {
+inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds)
     ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
 }

@@ -370,7 +370,7 @@ std::string message(const Parts&... parts) {
 /// Refuses two numbers that break a rule, whose text names both in this order.
 ///
 /// Throws:  std::invalid_argument
-inline void require(const char* function, bool holds, const char* rule, Index first, Index second) {
+inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds)
     ROPE_THROW(std::invalid_argument, message(function, ": ", rule, ", got ", first, " and ", second));
 }
@@ -7324,7 +7324,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", v);
   check_view("attention", out);
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    require("attention", holds, rule, first, second);
+    check_rule("attention", holds, rule, first, second);
   };
   demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
   demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);
@@ -8620,7 +8620,7 @@ void check_tape(const char* function, const attention_tape<T>& x) {
     check_memory(function, view);
   }
   const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    require(function, holds, rule, first, second);
+    check_rule(function, holds, rule, first, second);
   };
   demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
   demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);
@@ -9657,7 +9657,7 @@ namespace detail {
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    require("multi_head_attention", holds, rule, first, second);
+    check_rule("multi_head_attention", holds, rule, first, second);
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
@@ -10220,7 +10220,7 @@ struct block_pass {
   const multi_head_shape& shape;
 
   static void demand(bool holds, const char* rule, Index first, Index second) {
-    require("multi_head_attention", holds, rule, first, second);
+    check_rule("multi_head_attention", holds, rule, first, second);
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
@@ -12193,9 +12193,10 @@ class cached_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    require("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
-            cache_.batch());
-    require("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    check_rule("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
+               cache_.batch());
+    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
+               out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
@@ -12302,9 +12303,9 @@ class cached_call {
         const std::int64_t rank = rank_of(cache_, position);
         const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
         for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank near = read_by_rank(b, h, step, position, rank);
+          const keys_by_rank recent = read_by_rank(b, h, step, position, rank);
           const Index first = h * group, heads = step * group;
-          attention(turned.head_range(first, heads), near.keys, near.values,
+          attention(turned.head_range(first, heads), recent.keys, recent.values,
                     out.token_range(i, 1).head_range(first, heads),
                     options_by_rank({b, q_.tokens, first, heads, q.tokens, to_index(rank + 1)}, i), threads_);
         }
@@ -12323,19 +12324,19 @@ class cached_call {
     const head_view<const C> k = cache_.keys(b).head_range(head, heads),
                              v = cache_.values(b).head_range(head, heads);
     const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
-    const keys_by_rank near = {
+    const keys_by_rank recent = {
         bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),
         bhsd(workspace<read_values, T>(count * heads * v.head_dim), 1, heads, count, v.head_dim)};
     for (Index r = 0; r < count;) {
       // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
       const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
       const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
-      rotate_channels<Layout>(k.token_range(slot, run), near.keys.token_range(r, run), *table_,
+      rotate_channels<Layout>(k.token_range(slot, run), recent.keys.token_range(r, run), *table_,
                               contiguous_positions{r});
-      copy_channels(v.token_range(slot, run), near.values.token_range(r, run));
+      copy_channels(v.token_range(slot, run), recent.values.token_range(r, run));
       r += run;
     }
-    return near;
+    return recent;
   }
 
   /// The options of query i, which sees all keys that it is given.

@@ -36,7 +36,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_view("attention", v);
   check_view("attention", out);
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    require("attention", holds, rule, first, second);
+    check_rule("attention", holds, rule, first, second);
   };
   demand(q.batch == k.batch, "q and k must have the same batch", q.batch, k.batch);
   demand(k.batch == v.batch, "k and v must have the same batch", k.batch, v.batch);

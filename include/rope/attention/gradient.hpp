@@ -53,7 +53,7 @@ void check_tape(const char* function, const attention_tape<T>& x) {
     check_memory(function, view);
   }
   const auto demand = [function](bool holds, const char* rule, Index first, Index second) {
-    require(function, holds, rule, first, second);
+    check_rule(function, holds, rule, first, second);
   };
   demand(x.q.batch == x.k.batch, "q and k must have the same batch", x.q.batch, x.k.batch);
   demand(x.q.head_dim == x.k.head_dim, "q and k must have the same head_dim", x.q.head_dim, x.k.head_dim);

@@ -96,7 +96,7 @@ namespace detail {
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {
-    require("multi_head_attention", holds, rule, first, second);
+    check_rule("multi_head_attention", holds, rule, first, second);
   };
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)

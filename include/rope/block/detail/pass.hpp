@@ -83,7 +83,7 @@ struct block_pass {
   const multi_head_shape& shape;
 
   static void demand(bool holds, const char* rule, Index first, Index second) {
-    require("multi_head_attention", holds, rule, first, second);
+    check_rule("multi_head_attention", holds, rule, first, second);
   }
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>

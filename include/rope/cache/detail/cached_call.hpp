@@ -111,9 +111,10 @@ class cached_call {
     check_view("attention", q_);
     check_view("attention", out_);
     check_memory("attention", q_, out_);
-    require("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
-            cache_.batch());
-    require("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    check_rule("attention", q_.batch == cache_.batch(), "q and the cache must have the same batch", q_.batch,
+               cache_.batch());
+    check_rule("attention", q_.batch == out_.batch, "q and out must have the same batch", q_.batch,
+               out_.batch);
     if (counts_.empty()) counts_ = cache_.query_counts(q_.tokens);
     check_counts("attention", counts_, q_.batch, q_.tokens);
     check_cache_options("attention", cache_, options_);
@@ -220,9 +221,9 @@ class cached_call {
         const std::int64_t rank = rank_of(cache_, position);
         const head_view<const T> turned = rotated(q.token_range(i, 1), {&rank, 1});
         for (Index h = 0; h < kv_heads; h += step) {
-          const keys_by_rank near = read_by_rank(b, h, step, position, rank);
+          const keys_by_rank recent = read_by_rank(b, h, step, position, rank);
           const Index first = h * group, heads = step * group;
-          attention(turned.head_range(first, heads), near.keys, near.values,
+          attention(turned.head_range(first, heads), recent.keys, recent.values,
                     out.token_range(i, 1).head_range(first, heads),
                     options_by_rank({b, q_.tokens, first, heads, q.tokens, to_index(rank + 1)}, i), threads_);
         }
@@ -241,19 +242,19 @@ class cached_call {
     const head_view<const C> k = cache_.keys(b).head_range(head, heads),
                              v = cache_.values(b).head_range(head, heads);
     const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
-    const keys_by_rank near = {
+    const keys_by_rank recent = {
         bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),
         bhsd(workspace<read_values, T>(count * heads * v.head_dim), 1, heads, count, v.head_dim)};
     for (Index r = 0; r < count;) {
       // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
       const Index slot = cache_.slot(r < sinks ? r : position - rank + r);
       const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
-      rotate_channels<Layout>(k.token_range(slot, run), near.keys.token_range(r, run), *table_,
+      rotate_channels<Layout>(k.token_range(slot, run), recent.keys.token_range(r, run), *table_,
                               contiguous_positions{r});
-      copy_channels(v.token_range(slot, run), near.values.token_range(r, run));
+      copy_channels(v.token_range(slot, run), recent.values.token_range(r, run));
       r += run;
     }
-    return near;
+    return recent;
   }
 
   /// The options of query i, which sees all keys that it is given.
