@@ -1,10 +1,11 @@
-// Prints what a Hugging Face config.json says about rotary embeddings, with every number derived from it, and
-// plots the wavelength of each pair before and after the model's scaling.
+// Prints what a Hugging Face config.json or a GGUF file says about rotary embeddings, with every number derived from
+// it, and plots the wavelength of each pair before and after the model's scaling. Of two files it says where they
+// differ.
 //
 // Usage: rope_inspect_config [--layout interleaved|half_split]
-//                            [config.json [plot.svg [length of the sequence]]]
+//                            [config.json|model.gguf [other.gguf] [plot.svg [length of the sequence]]]
 //
-// Without a config it reads that of Llama 3.1. The layout is asked for where that of the architecture is not
+// Without a file it reads the config of Llama 3.1. The layout is asked for where that of the architecture is not
 // known. The length decides for the schedules that depend on it (dynamic, longrope).
 
 #include <rope/models.hpp>
@@ -22,6 +23,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "gguf_file.hpp"
 
 namespace {
 
@@ -193,8 +196,18 @@ std::string plot(const rope::model_rope& model) {
 }
 
 constexpr const char* usage =
-    "usage: rope_inspect_config [--layout interleaved|half_split] [config.json [plot.svg [length of the "
-    "sequence]]]";
+    "usage: rope_inspect_config [--layout interleaved|half_split] [config.json|model.gguf [other.gguf] "
+    "[plot.svg [length of the sequence]]]";
+
+bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+bool is_model(const std::string& path) { return is_gguf(path) || path.ends_with(".json"); }
+
+rope::model_rope imported(const std::string& path, double length, std::optional<rope::layout_kind> layout) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot be read");
+  if (is_gguf(path)) return rope::import_gguf(gguf_file(file), {.length = length, .layout = layout});
+  return rope::import_hugging_face(nlohmann::json::parse(file), {.length = length, .layout = layout});
+}
 
 int fail(const std::string& what, std::string why) {
   std::replace(why.begin(), why.end(), '\n', ' ');
@@ -225,33 +238,42 @@ int main(int argc, char** argv) {
       places.emplace_back(argument);
     }
   }
-  if (places.size() > 3) return fail(places[3], std::string("one argument too many; ") + usage);
-  const std::string config_path =
-      places.empty() ? ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json" : places.front();
-  double length = 0;
-  if (places.size() > 2) {
-    char* end = nullptr;
-    length = std::strtod(places[2].c_str(), &end);
-    if (end == places[2].c_str() || *end != '\0')
-      return fail(places[2], "the length of the sequence must be a number");
+  std::vector<std::string> models;  // the files to read, then places are the plot and the length
+  for (int most = 2; most > 0 && !places.empty() && (models.empty() || is_model(places.front())); --most) {
+    models.push_back(places.front());
+    places.erase(places.begin());
   }
-  std::ifstream file(config_path);
-  if (!file) return fail(config_path, "cannot be read");
+  if (models.empty()) models.push_back(ROPE_EXAMPLES_DIR "/configs/llama_3_1_8b.json");
+  if (places.size() > 2) return fail(places[2], std::string("one argument too many; ") + usage);
+  double length = 0;
+  if (places.size() > 1) {
+    char* end = nullptr;
+    length = std::strtod(places[1].c_str(), &end);
+    if (end == places[1].c_str() || *end != '\0')
+      return fail(places[1], "the length of the sequence must be a number");
+  }
+  std::string reading = models.front();
   try {
-    const auto model =
-        rope::import_hugging_face(nlohmann::json::parse(file), {.length = length, .layout = layout});
+    const rope::model_rope model = imported(reading, length, layout);
     std::fputs(rope::describe(model).c_str(), stdout);
-    if (places.size() > 1) {
-      std::ofstream picture(places[1]);
+    if (models.size() > 1) {
+      reading = models.back();
+      const rope::model_rope other = imported(reading, length, layout);
+      const std::vector<std::string> differences = rope::compare_models(model, other);
+      std::printf("\n%s says %s\n", reading.c_str(), differences.empty() ? "the same" : "otherwise:");
+      for (const std::string& difference : differences) std::printf("  %s\n", difference.c_str());
+    }
+    if (!places.empty()) {
+      std::ofstream picture(places[0]);
       picture << plot(model);
-      if (!picture.flush()) return fail(places[1], "cannot be written");
-      std::printf("\nwrote %s\n", places[1].c_str());
+      if (!picture.flush()) return fail(places[0], "cannot be written");
+      std::printf("\nwrote %s\n", places[0].c_str());
     }
   } catch (const std::exception& error) {
     std::string why = error.what();
     // What the library calls its options is an option of the program.
     if (why.find("the layout in the options") != std::string::npos)
       why += " (--layout interleaved or --layout half_split)";
-    return fail(config_path, why);
+    return fail(reading, why);
   }
 }
