@@ -58,6 +58,13 @@ TEST_CASE("a model of one group has it for every layer type", "[models][model_ro
   CHECK(model.group_of_layer(0) == &model.groups[0]);
   CHECK(model.group_of_layer(1000) == &model.groups[0]);
   CHECK(model.group_of_layer(-1) == nullptr);
+  CHECK(model.rotation_of_layer(1000) == rope::layer_rotation::in_group);
+  CHECK(model.rotation_of_layer(-1) == rope::layer_rotation::not_known);
+  auto counted = model;
+  counted.layers = {"full_attention", "full_attention"};
+  CHECK(counted.group_of_layer(1) == &counted.groups[0]);
+  CHECK(counted.group_of_layer(2) == nullptr);
+  CHECK(counted.rotation_of_layer(2) == rope::layer_rotation::not_known);
 }
 
 TEST_CASE("a layer finds its group by its type, and none if it does not rotate", "[models][model_rope]") {
@@ -74,4 +81,9 @@ TEST_CASE("a layer finds its group by its type, and none if it does not rotate",
   CHECK(model.group_of_layer(3) == nullptr);
   CHECK(model.group_of_layer(4) == nullptr);
   CHECK(model.group_of_layer(-1) == nullptr);
+  using rope::layer_rotation;
+  CHECK(model.rotation_of_layer(1) == layer_rotation::in_group);
+  CHECK(model.rotation_of_layer(2) == layer_rotation::none);
+  for (const Index unknown : {Index{-1}, Index{3}, Index{4}})
+    CHECK(model.rotation_of_layer(unknown) == layer_rotation::not_known);
 }

@@ -57,6 +57,13 @@ struct layer_group {
   }
 };
 
+/// What is known of the rotation of a layer.
+enum class layer_rotation {
+  in_group,  ///< it rotates as model_rope::group_of_layer says
+  none,      ///< it does not rotate
+  not_known  ///< there is no such layer, or no group for its type
+};
+
 /// The rotary embedding of a model.
 ///
 ///     const model_rope model = import_hugging_face(json);
@@ -82,16 +89,23 @@ struct model_rope {
     return nullptr;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate, if there is no such layer, or
-  /// if no group has its type, of which the import functions warn. A group alone serves every layer from 0
-  /// on.
+  /// Whether layer `layer` rotates, does not, or is not known; the import functions warn of types of layers
+  /// without a group. A group alone serves every layer that the model has, or every one from 0 on where their
+  /// number is not known.
+  layer_rotation rotation_of_layer(Index layer) const {
+    if (layer < 0) return layer_rotation::not_known;
+    for (const Index without : layers_without_rope)
+      if (without == layer) return layer_rotation::none;
+    return group_of_layer(layer) ? layer_rotation::in_group : layer_rotation::not_known;
+  }
+  /// The group that layer `layer` rotates with; nullptr otherwise, and rotation_of_layer says why.
   const layer_group* group_of_layer(Index layer) const {
     if (layer < 0) return nullptr;
     for (const Index without : layers_without_rope)
       if (without == layer) return nullptr;
+    if (!layers.empty() && layer >= static_cast<Index>(layers.size())) return nullptr;
     if (groups.size() == 1) return &groups.front();
-    if (layer >= static_cast<Index>(layers.size())) return nullptr;
-    return group(layers[static_cast<std::size_t>(layer)]);
+    return layers.empty() ? nullptr : group(layers[static_cast<std::size_t>(layer)]);
   }
 };
 
