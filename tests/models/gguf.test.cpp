@@ -542,6 +542,18 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK_FALSE(model("paddleocr", sections).groups.front().mrope_interleaved);
   CHECK(model("qwen3tts", sections).groups.front().mrope_interleaved);
 
+  // An architecture that is not known, and both slides and scales, is not guessed at.
+  const auto novel = [&](const testing::json& changes) {
+    return rope::import_gguf(testing::gguf("novel", testing::changed(keys, changes)),
+                             {.layout = layout_kind::half_split});
+  };
+  CHECK(novel(testing::json::object()).groups.size() == 1);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        novel({{".rope.scaling.factor", 4}});
+      },
+      "both slides and scales", "got novel"));
+
   for (const char* without : {"starcoder", "bert", "gpt2", "mamba", "t5"})
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { model(without); }, "rope::import_gguf: general.architecture is one without",

@@ -644,6 +644,18 @@ TEST_CASE("the layers without rotation are in order, each named once", "[models]
   CHECK(model.layers_without_rope == std::vector<Index>{1, 2, 3, 4});
 }
 
+TEST_CASE("an unknown architecture that slides and scales is not guessed at", "[models][import]") {
+  const json novel = changed(small, {{"model_type", "novel"}}),
+             slides = changed(novel, {{"sliding_window", 16}}),
+             both = changed(slides, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}});
+  const rope::hugging_face_options options = {.layout = layout_kind::half_split};
+  CHECK_NOTHROW(import_hugging_face(novel, options));
+  CHECK_NOTHROW(import_hugging_face(slides, options));
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { import_hugging_face(both, options); },
+                                                      "model_type", "both slides and scales", "novel"));
+  CHECK_NOTHROW(import_hugging_face(changed(both, {{"model_type", "mistral"}})));
+}
+
 TEST_CASE("every malformed config gives its error, by the name of the key", "[models][import]") {
   struct malformed {
     json changes;

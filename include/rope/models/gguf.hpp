@@ -202,6 +202,12 @@ class gguf_importer {
 
   /// llama.cpp decides for each architecture whether sliding layers are scaled.
   void note_scaling() {
+    if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
+      reader_.refuse(
+          "general.architecture",
+          "is no known architecture, and this one both slides and scales: which layers are scaled is "
+          "not known, got " +
+              reader_.architecture());
     if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {

@@ -45,6 +45,7 @@ class hugging_face_importer {
     head_ = head_shape_of(text_, defaults_);
     add_groups();
     add_layers();
+    refuse_unknown_scaling();
     for (const std::string& key : text_.unasked())
       if (speaks_of_rope(key))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
@@ -263,6 +264,17 @@ class hugging_face_importer {
     warn("layers of type " + names + " have no rope dictionary; " +
          (model_.groups.size() > 1 ? "it is not known how they rotate"
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
+  }
+
+  /// Architectures differ in whether layers that slide are scaled.
+  void refuse_unknown_scaling() const {
+    if (!defaults_.architecture.empty() || model_.groups.size() > 1) return;
+    if (model_.sliding_window > 0 && model_.groups.front().rule != "default")
+      text_.refuse(
+          "model_type",
+          "is no known architecture, and this one both slides and scales: give rope_parameters for each "
+          "layer type, got " +
+              model_.architecture);
   }
 
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
