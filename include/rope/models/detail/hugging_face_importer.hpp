@@ -71,7 +71,7 @@ class hugging_face_importer {
   void add_groups() {
     const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
-    const std::string path = text_.path() + (given && !old ? "rope_parameters." : "rope_scaling.");
+    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
     if (given && old) warn(text_.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
     if (!given && defaults_.own_rule)
