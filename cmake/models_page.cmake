@@ -49,7 +49,8 @@ its weights.
 ## Hugging Face
 
 Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say;
-files that were saved by transformers do.
+*asked for, unless 128*: a file without head_dim is refused unless hidden_size / num_attention_heads is 128. Files with
+`alibi: true`, and baichuan of 40 layers, are refused: nothing turns in them.
 
 | architecture | layout | base | head_dim | what else |
 |---|---|---|---|---|
