@@ -10498,7 +10498,6 @@ class moved_index {
 #define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <cstdint>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
@@ -10791,26 +10790,26 @@ struct row_range {
   Index last;
 };
 
-/// The positions of row b of a batch, as those of a batch of one.
+/// The positions of tokens of row b from `first` on, as those of a batch of one.
 template <class Source>
 struct row_positions {
   const Source& all;
-  Index row;
+  Index row, first;
 
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
   position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
     position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
     return range;
   }
 };
 template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b) {
-  return {all, b};
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
 }
 template <class Integer>
-contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b) {
-  return {all(b, 0)};
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
@@ -11000,14 +10999,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The positions of tokens of one row from `first` on, as those of a batch of one.
-template <class Source>
-struct positions_from {
-  const Source& all;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
-};
-
 /// Whether the new tokens of every row can be rotated.
 ///
 /// Throws:  as check_rotation
@@ -11167,7 +11158,7 @@ class cache_memory {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_from<Source>{positions, b, first});
+                                         positions_of_row(positions, b, first));
                  });
   }
 

@@ -149,7 +149,7 @@ class cache_memory {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_from<Source>{positions, b, first});
+                                         positions_of_row(positions, b, first));
                  });
   }
 

@@ -30,26 +30,26 @@ struct row_range {
   Index last;
 };
 
-/// The positions of row b of a batch, as those of a batch of one.
+/// The positions of tokens of row b from `first` on, as those of a batch of one.
 template <class Source>
 struct row_positions {
   const Source& all;
-  Index row;
+  Index row, first;
 
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, t); }
+  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
   position_range range(const char* /*function*/, Index /*batch*/, Index tokens) const {
     position_range range;
-    for (Index t = 0; t < tokens; ++t) range.include(all(row, t));
+    for (Index t = 0; t < tokens; ++t) range.include(all(row, first + t));
     return range;
   }
 };
 template <class Source>
-row_positions<Source> positions_of_row(const Source& all, Index b) {
-  return {all, b};
+row_positions<Source> positions_of_row(const Source& all, Index b, Index first = 0) {
+  return {all, b, first};
 }
 template <class Integer>
-contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b) {
-  return {all(b, 0)};
+contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
+  return {all(b, first)};
 }
 
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is

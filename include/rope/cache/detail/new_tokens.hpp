@@ -3,7 +3,6 @@
 #define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
 
 #include <algorithm>  // std::min, std::max
-#include <cstdint>
 
 #include <rope/base/parallel.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // positions_of_row
@@ -18,14 +17,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// The positions of tokens of one row from `first` on, as those of a batch of one.
-template <class Source>
-struct positions_from {
-  const Source& all;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const { return all(row, first + t); }
-};
 
 /// Whether the new tokens of every row can be rotated.
 ///
