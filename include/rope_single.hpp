@@ -14267,6 +14267,8 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
+#include <algorithm>  // std::max
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14319,6 +14321,9 @@ struct layer_group {
   }
 };
 
+/// In model_rope::windows: how far back a layer looks is not known.
+inline constexpr Index not_known_window = -1;
+
 /// What is known of the rotation of a layer.
 enum class layer_rotation {
   in_group,  ///< it rotates as model_rope::group_of_layer says
@@ -14329,7 +14334,8 @@ enum class layer_rotation {
 /// The rotary embedding of a model.
 ///
 ///     const model_rope model = import_hugging_face(json);
-///     const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
+///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
+///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
 /// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
 /// alike.
@@ -14338,11 +14344,14 @@ struct model_rope {
   std::string architecture;  // model_type or general.architecture
   std::vector<layer_group> groups;
   std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
-  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
-  Index query_heads = 0, key_heads = 0;         // 0: unknown
-  double max_position = 0;                      // longest context the model declares; 0: unknown
-  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
-  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
+  std::vector<Index> layers_without_rope = {};      // these layers do not rotate at all, in increasing order
+  Index query_heads = 0, key_heads = 0;             // 0: unknown
+  double max_position = 0;                          // longest context the model declares; 0: unknown
+  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
+  std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
+  bool causal = true;                               // false: every token sees those after it too
+  bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  std::vector<std::string> warnings = {};           // what was not understood, assumed or renamed
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
@@ -14368,6 +14377,39 @@ struct model_rope {
     if (!layers.empty() && layer >= static_cast<Index>(layers.size())) return nullptr;
     if (groups.size() == 1) return &groups.front();
     return layers.empty() ? nullptr : group(layers[static_cast<std::size_t>(layer)]);
+  }
+
+  /// How layer `layer` attends, rotating or not: causal, scale, softcap and window, as the model was trained.
+  /// What is a weight is left to the caller: sink_logits, where this model has them.
+  ///
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
+  ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
+  ///          scales of which this one has no group
+  attention_options attention_of_layer(Index layer) const {
+    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
+    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
+    if (layer < 0 || (count > 0 && layer >= count))
+      ROPE_THROW(std::out_of_range,
+                 detail::message("attention_of_layer: layer must be from 0 to ", count - 1, ", got ", layer));
+    const std::string type = layers.empty() ? "" : layers[static_cast<std::size_t>(layer)];
+    const layer_group* own = group(type);
+    bool alike = !groups.empty();
+    for (const layer_group& g : groups)
+      alike = alike && detail::equal(g.scale, groups.front().scale) &&
+              detail::equal(g.softcap, groups.front().softcap);
+    if (!own && !alike)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: the scale of layer ", layer,
+                                 " is not known: no group is of its type; set attention_options yourself"));
+    const Index window = windows.empty()       ? not_known_window
+                         : windows.size() == 1 ? windows.front()
+                                               : windows[static_cast<std::size_t>(layer)];
+    if (window == not_known_window)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: how far back layer ", layer,
+                                 " looks is not known from this file; set attention_options yourself"));
+    const layer_group& g = own ? *own : groups.front();
+    return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 };
 
@@ -15032,6 +15074,10 @@ enum class sliding_rule {
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
+/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
+/// the sequence.
+enum class window_kind { back, both_sides, chunks };
+
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
@@ -15043,6 +15089,9 @@ struct gguf_record {
   Index period_layers = 0;     // only in models of so many layers; 0: in all
   bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
@@ -15056,6 +15105,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
+  using enum window_kind;
   static constexpr gguf_record records[] = {
       {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
       {.architecture = "apertus"},
@@ -15094,14 +15144,18 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "falcon"},
       {.architecture = "falcon-h1", .scale = of_key},
       {.architecture = "gemma"},
-      {.architecture = "gemma-embedding", .period = 6, .sliding = own_base},
+      {.architecture = "gemma-embedding",
+       .period = 6,
+       .sliding = own_base,
+       .window = both_sides,
+       .causal = false},
       {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
       {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .sliding = own_base, .scale = one},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
-      {.architecture = "gpt-oss"},
+      {.architecture = "gpt-oss", .sink_logits = true},
       {.architecture = "gpt2", .rotates = false},
       {.architecture = "gptj", .rotates = false},
       {.architecture = "gptneox"},
@@ -15132,7 +15186,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .period = 4,
        .full_rotate = false,
-       .sliding = as_full},
+       .sliding = as_full,
+       .window = chunks},
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
@@ -15144,7 +15199,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3"},
       {.architecture = "mistral3", .layout = interleaved},
-      {.architecture = "modern-bert", .period = 3, .full_first = true, .sliding = own_base},
+      {.architecture = "modern-bert",
+       .period = 3,
+       .full_first = true,
+       .sliding = own_base,
+       .window = both_sides},
       {.architecture = "mpt", .rotates = false},
       {.architecture = "muse-glimmer",
        .layout = interleaved,
@@ -15313,6 +15372,28 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
+}
+
+/// model_rope::windows.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+template <class L>
+std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
+                                const std::vector<bool>& sliding) {
+  const auto given = reader.number("attention.sliding_window", range::not_negative);
+  if (sliding.empty()) return {given.value_or(0) > 0 ? not_known_window : 0};
+  Index window = given ? static_cast<Index>(*given) : not_known_window;
+  if (record.window == window_kind::chunks) window = not_known_window;
+  if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
+  std::vector<Index> windows;
+  for (const bool slides : sliding) windows.push_back(slides ? window : 0);
+  return windows;
+}
+
+/// Whether a token sees only tokens before it.
+template <class L>
+bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
+  return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
 /// The layers that do not rotate, in increasing order.
@@ -15607,6 +15688,9 @@ class gguf_importer {
     factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(record_, layers_, sliding_);
+    model_.windows = gguf_windows(reader_, record_, sliding_);
+    model_.causal = gguf_is_causal(reader_, record_);
+    model_.sink_logits = record_.sink_logits;
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
@@ -15914,6 +15998,14 @@ namespace detail {
 /// What the products of queries and keys are multiplied by before the softmax.
 enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
 
+/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+enum class which_slide {
+  by_type,                 // those of the type sliding_attention, by full_every
+  every,                   // all of them
+  from_max_window_layers,  // those from that layer on
+  not_known
+};
+
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
@@ -15933,6 +16025,10 @@ struct hugging_face_record {
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
+  which_slide slides = which_slide::by_type;
+  bool slides_if_asked = false;    // only with use_sliding_window
+  bool causal = true;              // false: an encoder
+  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
@@ -15942,6 +16038,7 @@ struct hugging_face_record {
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum score_scale;
+  using enum which_slide;
   static constexpr hugging_face_record records[] = {
       {.architecture = "afmoe",
        .maybe_head_dim = 128,
@@ -15983,11 +16080,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = one,
        .own_rule = true},
       {.architecture = "doge"},
-      {.architecture = "dots1"},
+      {.architecture = "dots1", .slides = from_max_window_layers},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
-      {.architecture = "eurobert", .maybe_head_dim = 64},
+      {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
@@ -15998,6 +16095,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2",
        .head_dim = 256,
+       .full_every = 2,
+       .full_offset = 1,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
@@ -16041,7 +16140,13 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
       {.architecture = "gptneoxjapanese"},
-      {.architecture = "gptoss", .base = 150000, .head_dim = 64, .own_rule = true},
+      {.architecture = "gptoss",
+       .base = 150000,
+       .head_dim = 64,
+       .full_every = 2,
+       .full_offset = 1,
+       .sink_logits = true,
+       .own_rule = true},
       {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
@@ -16054,7 +16159,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "internlm2"},
       {.architecture = "jais2", .maybe_head_dim = 128},
       {.architecture = "jetmoe", .maybe_head_dim = 128},
-      {.architecture = "jinaembeddingsv3", .base = 20000},
+      {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved},
       {.architecture = "kyutaispeechto", .maybe_head_dim = 64},
       {.architecture = "lfm2", .base = 1e6},
@@ -16068,12 +16173,12 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral"},
       {.architecture = "ministral3", .maybe_head_dim = 128, .own_rule = true},
-      {.architecture = "mistral"},
+      {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
-      {.architecture = "mixtral", .base = 1e6},
+      {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.architecture = "moonshinestreaming",
@@ -16083,7 +16188,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "moshi", .maybe_head_dim = 128},
       {.architecture = "museglimmerassistant", .base = 500000, .maybe_head_dim = 128},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64},
+      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64, .causal = false},
       {.architecture = "olmo"},
       {.architecture = "olmo2"},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
@@ -16096,31 +16201,35 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "paddleocrvl", .base = 500000, .maybe_head_dim = 128},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "phi3"},
+      {.architecture = "phi3", .slides = every},
       {.architecture = "phi3v"},
       {.architecture = "phi4multimodal"},
-      {.architecture = "phimoe", .base = 1e6},
-      {.architecture = "qwen2"},
+      {.architecture = "phimoe", .base = 1e6, .slides = every},
+      {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen25omni", .base = 1e6},
-      {.architecture = "qwen25vl", .base = 1e6},
-      {.architecture = "qwen2moe"},
-      {.architecture = "qwen2vl", .base = 1e6},
-      {.architecture = "qwen3", .head_dim = 128},
+      {.architecture = "qwen25vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen3", .head_dim = 128, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen35", .partial_rotary_factor = 0.25, .head_dim = 256, .mrope_interleaved = true},
       {.architecture = "qwen35moe",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .mrope_interleaved = true},
-      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true},
       {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "seedoss"},
-      {.architecture = "smollm3", .base = 2e6, .no_rope_every = 4},
+      {.architecture = "smollm3",
+       .base = 2e6,
+       .no_rope_every = 4,
+       .slides = not_known,
+       .slides_if_asked = true},
       {.architecture = "solaropen", .base = 1e6, .maybe_head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
-      {.architecture = "starcoder2"},
+      {.architecture = "starcoder2", .slides = every},
       {.architecture = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,
@@ -16687,6 +16796,74 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+
+/// How far back every layer of a config.json looks.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a token sees only tokens before it.
+template <class J>
+bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
+  return defaults.causal && !text.boolean("use_bidirectional_attention").value_or(false);
+}
+
+/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+///
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
+/// a Gemma 3 with use_bidirectional_attention. A window of attention_options counts the token itself too.
+template <class J>
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
+  const auto window = text.index("sliding_window", range::not_negative),
+             both_sides = text.index("local_attention");
+  if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
+  if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
+  if (!is_causal(text, defaults))
+    return window && defaults.architecture == "gemma3" ? *window / 2 + 1 : not_known_window;
+  if (window) return *window;
+  if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
+  return defaults.slides == which_slide::every ? 0 : not_known_window;
+}
+
+/// model_rope::windows.
+///
+/// \param types   of the layers, or empty
+/// \param layers  how many; nothing: not known
+template <class J>
+std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
+                              const std::vector<std::string>& types, std::optional<Index> layers) {
+  const Index window = sliding_window_of(text, defaults);
+  const auto first = text.index("max_window_layers", range::whole);
+  std::vector<Index> windows;
+  for (const std::string& type : types)
+    windows.push_back(type == "full_attention" ? 0 : type == "sliding_attention" ? window : not_known_window);
+  if (!windows.empty()) return windows;
+  if (window == 0 || defaults.slides == which_slide::every) return {window};
+  if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
+    for (Index i = 0; i < *layers; ++i) windows.push_back(i < *first ? 0 : window);
+    return windows;
+  }
+  // A class that knows no window has no key for one.
+  const bool given = text.has("sliding_window") || text.has("local_attention");
+  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 
 /// Puts the description of a model together from its config.json: groups of layers first, then which layer is
 /// in which.
@@ -16898,6 +17075,9 @@ class hugging_face_importer {
     std::sort(without.begin(), without.end());
     without.erase(std::unique(without.begin(), without.end()), without.end());
     note_unknown_types();
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers);
+    model_.causal = is_causal(text_, defaults_);
+    model_.sink_logits = defaults_.sink_logits;
     model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
     model_.key_heads =
         text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);

@@ -72,6 +72,9 @@ class gguf_importer {
     factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(record_, layers_, sliding_);
+    model_.windows = gguf_windows(reader_, record_, sliding_);
+    model_.causal = gguf_is_causal(reader_, record_);
+    model_.sink_logits = record_.sink_logits;
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)

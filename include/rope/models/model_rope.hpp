@@ -2,10 +2,15 @@
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
+#include <algorithm>  // std::max
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <rope/attention/options.hpp>
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
@@ -57,6 +62,9 @@ struct layer_group {
   }
 };
 
+/// In model_rope::windows: how far back a layer looks is not known.
+inline constexpr Index not_known_window = -1;
+
 /// What is known of the rotation of a layer.
 enum class layer_rotation {
   in_group,  ///< it rotates as model_rope::group_of_layer says
@@ -67,7 +75,8 @@ enum class layer_rotation {
 /// The rotary embedding of a model.
 ///
 ///     const model_rope model = import_hugging_face(json);
-///     const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
+///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
+///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
 /// Invariant (of the import functions): at least one group; layers, if known, name the groups or are all
 /// alike.
@@ -76,11 +85,14 @@ struct model_rope {
   std::string architecture;  // model_type or general.architecture
   std::vector<layer_group> groups;
   std::vector<std::string> layers = {};  // the layer type of every layer; empty if unknown or all alike
-  std::vector<Index> layers_without_rope = {};  // these layers do not rotate at all, in increasing order
-  Index query_heads = 0, key_heads = 0;         // 0: unknown
-  double max_position = 0;                      // longest context the model declares; 0: unknown
-  double sliding_window = 0;                    // tokens a sliding layer sees; 0: none or unknown
-  std::vector<std::string> warnings = {};       // what was not understood, assumed or renamed
+  std::vector<Index> layers_without_rope = {};      // these layers do not rotate at all, in increasing order
+  Index query_heads = 0, key_heads = 0;             // 0: unknown
+  double max_position = 0;                          // longest context the model declares; 0: unknown
+  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
+  std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
+  bool causal = true;                               // false: every token sees those after it too
+  bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  std::vector<std::string> warnings = {};           // what was not understood, assumed or renamed
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
@@ -106,6 +118,39 @@ struct model_rope {
     if (!layers.empty() && layer >= static_cast<Index>(layers.size())) return nullptr;
     if (groups.size() == 1) return &groups.front();
     return layers.empty() ? nullptr : group(layers[static_cast<std::size_t>(layer)]);
+  }
+
+  /// How layer `layer` attends, rotating or not: causal, scale, softcap and window, as the model was trained.
+  /// What is a weight is left to the caller: sink_logits, where this model has them.
+  ///
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
+  ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
+  ///          scales of which this one has no group
+  attention_options attention_of_layer(Index layer) const {
+    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
+    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
+    if (layer < 0 || (count > 0 && layer >= count))
+      ROPE_THROW(std::out_of_range,
+                 detail::message("attention_of_layer: layer must be from 0 to ", count - 1, ", got ", layer));
+    const std::string type = layers.empty() ? "" : layers[static_cast<std::size_t>(layer)];
+    const layer_group* own = group(type);
+    bool alike = !groups.empty();
+    for (const layer_group& g : groups)
+      alike = alike && detail::equal(g.scale, groups.front().scale) &&
+              detail::equal(g.softcap, groups.front().softcap);
+    if (!own && !alike)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: the scale of layer ", layer,
+                                 " is not known: no group is of its type; set attention_options yourself"));
+    const Index window = windows.empty()       ? not_known_window
+                         : windows.size() == 1 ? windows.front()
+                                               : windows[static_cast<std::size_t>(layer)];
+    if (window == not_known_window)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("attention_of_layer: how far back layer ", layer,
+                                 " looks is not known from this file; set attention_options yourself"));
+    const layer_group& g = own ? *own : groups.front();
+    return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
   }
 };
 

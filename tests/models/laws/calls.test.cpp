@@ -19,7 +19,7 @@ TEST_CASE("calls of the pages: models", "[models]") {
   rope::with_layout(group->layout, [&](auto layout) {              // an enum, to the type that rotate takes
     rope::rotate<decltype(layout)>(q.channels(group->first_channel, group->rotary_dim()), table);
   });
-  options = {.scale = group->scale, .softcap = group->softcap};
+  options = model.attention_of_layer(0);  // window, scale, softcap, causal or not
 
   CHECK(memory[0] == 1);
   CHECK(memory[128] != 1);

@@ -50,8 +50,10 @@ TEST_CASE("the comments of models show their use", "[models]") {
   const Index layer = 3;
   {
     const model_rope model = import_hugging_face(json);
-    const layer_group* group = model.group_of_layer(layer);  // nullptr: the layer does not rotate
+    const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
+    const attention_options options = model.attention_of_layer(layer);  // window, scale
     CHECK(group == &model.groups[0]);
+    CHECK(options.scale == group->scale);
   }
   {
     const model_rope model = import_hugging_face(json);

@@ -13,6 +13,7 @@
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
 
 /// Which layers of a GGUF model slide and which do not rotate: partly metadata, partly fixed in llama.cpp for
 /// an architecture. Source: llama.cpp, load_hparams of each architecture.
@@ -39,6 +40,28 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
+}
+
+/// model_rope::windows.
+///
+/// \param sliding  as gguf_sliding_layers returns it
+template <class L>
+std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record& record,
+                                const std::vector<bool>& sliding) {
+  const auto given = reader.number("attention.sliding_window", range::not_negative);
+  if (sliding.empty()) return {given.value_or(0) > 0 ? not_known_window : 0};
+  Index window = given ? static_cast<Index>(*given) : not_known_window;
+  if (record.window == window_kind::chunks) window = not_known_window;
+  if (record.window == window_kind::both_sides && window > 0) window = window / 2 + 1;
+  std::vector<Index> windows;
+  for (const bool slides : sliding) windows.push_back(slides ? window : 0);
+  return windows;
+}
+
+/// Whether a token sees only tokens before it.
+template <class L>
+bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
+  return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
 /// The layers that do not rotate, in increasing order.

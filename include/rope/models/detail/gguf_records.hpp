@@ -26,6 +26,10 @@ enum class sliding_rule {
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
+/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
+/// the sequence.
+enum class window_kind { back, both_sides, chunks };
+
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
@@ -37,6 +41,9 @@ struct gguf_record {
   Index period_layers = 0;     // only in models of so many layers; 0: in all
   bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
   sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
   Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
@@ -50,6 +57,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
+  using enum window_kind;
   static constexpr gguf_record records[] = {
       {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
       {.architecture = "apertus"},
@@ -88,14 +96,18 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "falcon"},
       {.architecture = "falcon-h1", .scale = of_key},
       {.architecture = "gemma"},
-      {.architecture = "gemma-embedding", .period = 6, .sliding = own_base},
+      {.architecture = "gemma-embedding",
+       .period = 6,
+       .sliding = own_base,
+       .window = both_sides,
+       .causal = false},
       {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
       {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .sliding = own_base, .scale = one},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
-      {.architecture = "gpt-oss"},
+      {.architecture = "gpt-oss", .sink_logits = true},
       {.architecture = "gpt2", .rotates = false},
       {.architecture = "gptj", .rotates = false},
       {.architecture = "gptneox"},
@@ -126,7 +138,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .period = 4,
        .full_rotate = false,
-       .sliding = as_full},
+       .sliding = as_full,
+       .window = chunks},
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
@@ -138,7 +151,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3"},
       {.architecture = "mistral3", .layout = interleaved},
-      {.architecture = "modern-bert", .period = 3, .full_first = true, .sliding = own_base},
+      {.architecture = "modern-bert",
+       .period = 3,
+       .full_first = true,
+       .sliding = own_base,
+       .window = both_sides},
       {.architecture = "mpt", .rotates = false},
       {.architecture = "muse-glimmer",
        .layout = interleaved,

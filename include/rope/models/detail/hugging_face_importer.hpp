@@ -18,6 +18,7 @@
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_records.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
+#include <rope/models/detail/hugging_face_windows.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -233,6 +234,9 @@ class hugging_face_importer {
     std::sort(without.begin(), without.end());
     without.erase(std::unique(without.begin(), without.end()), without.end());
     note_unknown_types();
+    model_.windows = windows_of(text_, defaults_, model_.layers, layers);
+    model_.causal = is_causal(text_, defaults_);
+    model_.sink_logits = defaults_.sink_logits;
     model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
     model_.key_heads =
         text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);

@@ -19,6 +19,14 @@ namespace detail {
 /// What the products of queries and keys are multiplied by before the softmax.
 enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
 
+/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+enum class which_slide {
+  by_type,                 // those of the type sliding_attention, by full_every
+  every,                   // all of them
+  from_max_window_layers,  // those from that layer on
+  not_known
+};
+
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
@@ -38,6 +46,10 @@ struct hugging_face_record {
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
+  which_slide slides = which_slide::by_type;
+  bool slides_if_asked = false;    // only with use_sliding_window
+  bool causal = true;              // false: an encoder
+  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
@@ -47,6 +59,7 @@ struct hugging_face_record {
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum score_scale;
+  using enum which_slide;
   static constexpr hugging_face_record records[] = {
       {.architecture = "afmoe",
        .maybe_head_dim = 128,
@@ -88,11 +101,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = one,
        .own_rule = true},
       {.architecture = "doge"},
-      {.architecture = "dots1"},
+      {.architecture = "dots1", .slides = from_max_window_layers},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
-      {.architecture = "eurobert", .maybe_head_dim = 64},
+      {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
@@ -103,6 +116,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2",
        .head_dim = 256,
+       .full_every = 2,
+       .full_offset = 1,
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
@@ -146,7 +161,13 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
       {.architecture = "gptneoxjapanese"},
-      {.architecture = "gptoss", .base = 150000, .head_dim = 64, .own_rule = true},
+      {.architecture = "gptoss",
+       .base = 150000,
+       .head_dim = 64,
+       .full_every = 2,
+       .full_offset = 1,
+       .sink_logits = true,
+       .own_rule = true},
       {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
@@ -159,7 +180,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "internlm2"},
       {.architecture = "jais2", .maybe_head_dim = 128},
       {.architecture = "jetmoe", .maybe_head_dim = 128},
-      {.architecture = "jinaembeddingsv3", .base = 20000},
+      {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved},
       {.architecture = "kyutaispeechto", .maybe_head_dim = 64},
       {.architecture = "lfm2", .base = 1e6},
@@ -173,12 +194,12 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral"},
       {.architecture = "ministral3", .maybe_head_dim = 128, .own_rule = true},
-      {.architecture = "mistral"},
+      {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
-      {.architecture = "mixtral", .base = 1e6},
+      {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.architecture = "moonshinestreaming",
@@ -188,7 +209,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "moshi", .maybe_head_dim = 128},
       {.architecture = "museglimmerassistant", .base = 500000, .maybe_head_dim = 128},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64},
+      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64, .causal = false},
       {.architecture = "olmo"},
       {.architecture = "olmo2"},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
@@ -201,31 +222,35 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "paddleocrvl", .base = 500000, .maybe_head_dim = 128},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
-      {.architecture = "phi3"},
+      {.architecture = "phi3", .slides = every},
       {.architecture = "phi3v"},
       {.architecture = "phi4multimodal"},
-      {.architecture = "phimoe", .base = 1e6},
-      {.architecture = "qwen2"},
+      {.architecture = "phimoe", .base = 1e6, .slides = every},
+      {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen25omni", .base = 1e6},
-      {.architecture = "qwen25vl", .base = 1e6},
-      {.architecture = "qwen2moe"},
-      {.architecture = "qwen2vl", .base = 1e6},
-      {.architecture = "qwen3", .head_dim = 128},
+      {.architecture = "qwen25vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen2vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "qwen3", .head_dim = 128, .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen35", .partial_rotary_factor = 0.25, .head_dim = 256, .mrope_interleaved = true},
       {.architecture = "qwen35moe",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .mrope_interleaved = true},
-      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
       {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true},
       {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "seedoss"},
-      {.architecture = "smollm3", .base = 2e6, .no_rope_every = 4},
+      {.architecture = "smollm3",
+       .base = 2e6,
+       .no_rope_every = 4,
+       .slides = not_known,
+       .slides_if_asked = true},
       {.architecture = "solaropen", .base = 1e6, .maybe_head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
-      {.architecture = "starcoder2"},
+      {.architecture = "starcoder2", .slides = every},
       {.architecture = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rope/config.hpp>
+#include <rope/models/detail/hugging_face_records.hpp>
+#include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// How far back every layer of a config.json looks.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a token sees only tokens before it.
+template <class J>
+bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
+  return defaults.causal && !text.boolean("use_bidirectional_attention").value_or(false);
+}
+
+/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+///
+/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, and so does
+/// a Gemma 3 with use_bidirectional_attention. A window of attention_options counts the token itself too.
+template <class J>
+Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked);
+  const auto window = text.index("sliding_window", range::not_negative),
+             both_sides = text.index("local_attention");
+  if (!asked || text.is_null("sliding_window") || window == Index{0}) return 0;
+  if (both_sides && !defaults.causal) return *both_sides / 2 + 1;
+  if (!is_causal(text, defaults))
+    return window && defaults.architecture == "gemma3" ? *window / 2 + 1 : not_known_window;
+  if (window) return *window;
+  if (defaults.sliding_window > 0) return static_cast<Index>(defaults.sliding_window);
+  return defaults.slides == which_slide::every ? 0 : not_known_window;
+}
+
+/// model_rope::windows.
+///
+/// \param types   of the layers, or empty
+/// \param layers  how many; nothing: not known
+template <class J>
+std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
+                              const std::vector<std::string>& types, std::optional<Index> layers) {
+  const Index window = sliding_window_of(text, defaults);
+  const auto first = text.index("max_window_layers", range::whole);
+  std::vector<Index> windows;
+  for (const std::string& type : types)
+    windows.push_back(type == "full_attention" ? 0 : type == "sliding_attention" ? window : not_known_window);
+  if (!windows.empty()) return windows;
+  if (window == 0 || defaults.slides == which_slide::every) return {window};
+  if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
+    for (Index i = 0; i < *layers; ++i) windows.push_back(i < *first ? 0 : window);
+    return windows;
+  }
+  // A class that knows no window has no key for one.
+  const bool given = text.has("sliding_window") || text.has("local_attention");
+  return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// What a file says of how its layers attend: window, direction, scale and softcap, by layer.
+#include <cmath>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <rope/models.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/model_configs.hpp"
+
+namespace {
+
+using rope::Index;
+using testing::json;
+
+/// A config of four layers, or what `more` says.
+rope::model_rope hugging_face(const std::string& model_type, const json& more) {
+  json config = {
+      {"model_type", model_type}, {"num_hidden_layers", 4}, {"num_attention_heads", 4}, {"head_dim", 64}};
+  config.update(more);
+  return rope::import_hugging_face(config);
+}
+rope::model_rope gguf(const std::string& architecture, const json& more) {
+  json entries = {{".block_count", 4}, {".embedding_length", 256}, {".attention.head_count", 4}};
+  entries.update(more);
+  return rope::import_gguf(testing::gguf(architecture, entries));
+}
+
+/// The window of every layer, "?" where it is not known: "16 0 ? 0".
+std::string windows(const rope::model_rope& model, Index layers = 4) {
+  std::string text;
+  for (Index layer = 0; layer < layers; ++layer) {
+    std::string window = "?";
+    try {
+      window = std::to_string(model.attention_of_layer(layer).window);
+    } catch (const std::invalid_argument&) {
+    }
+    text += (layer > 0 ? " " : "") + window;
+  }
+  return text;
+}
+
+}  // namespace
+
+// Source of each row: configuration_<model_type>.py and the mask its model builds, transformers of 2026-08.
+TEST_CASE("windows of layers are those of the class", "[models][attention_of_layer]") {
+  const json window = {{"sliding_window", 16}};
+  const auto with = [&](json more) {
+    more.update(window);
+    return more;
+  };
+  const json types = {"sliding_attention", "full_attention", "full_attention", "sliding_attention"};
+  CHECK(windows(hugging_face("llama", json::object())) == "0 0 0 0");
+  CHECK(windows(hugging_face("llama", window)) == "? ? ? ?");  // its class has no such key
+  CHECK(windows(hugging_face("mistral", window)) == "16 16 16 16");
+  CHECK(windows(hugging_face("mistral", {{"sliding_window", nullptr}})) == "0 0 0 0");
+  CHECK(windows(hugging_face("mistral", json::object())) == "4096 4096 4096 4096");
+  for (const char* name : {"mixtral", "phi3", "phimoe", "starcoder2"}) {
+    INFO(name);
+    CHECK(windows(hugging_face(name, window)) == "16 16 16 16");
+    CHECK(windows(hugging_face(name, json::object())) == "0 0 0 0");
+  }
+  for (const char* name : {"qwen2", "qwen3"}) {
+    INFO(name);
+    const json asked = with({{"use_sliding_window", true}, {"max_window_layers", 3}});
+    CHECK(windows(hugging_face(name, window)) == "0 0 0 0");  // use_sliding_window is false by default
+    CHECK(windows(hugging_face(name, with({{"use_sliding_window", false}, {"layer_types", types}}))) ==
+          "0 0 0 0");
+    CHECK(windows(hugging_face(name, asked)) == "0 0 0 16");
+    CHECK(windows(hugging_face(name, with({{"use_sliding_window", true}, {"layer_types", types}}))) ==
+          "16 0 0 16");
+    CHECK(windows(hugging_face(name, with({{"use_sliding_window", true}}))) == "? ? ? ?");
+  }
+  CHECK(windows(hugging_face("dots1", with({{"max_window_layers", 2}}))) == "0 0 16 16");
+  CHECK(windows(hugging_face("qwen2_moe", window)) == "0 0 0 0");
+  CHECK(windows(hugging_face("qwen2_moe", with({{"use_sliding_window", true}}))) == "? ? ? ?");
+  CHECK(windows(hugging_face("smollm3", window)) == "0 0 0 0");
+  CHECK(windows(hugging_face("gemma2", window)) == "16 0 16 0");
+  CHECK(windows(hugging_face("gemma2", json::object())) == "? 0 ? 0");
+  CHECK(windows(hugging_face("gemma3_text", with({{"num_hidden_layers", 7}})), 7) == "16 16 16 16 16 0 16");
+  CHECK(windows(hugging_face("cohere2", json::object())) == "4096 4096 4096 0");
+  CHECK(windows(hugging_face("gpt_oss", with({{"rope_parameters", {{"rope_type", "default"}}}}))) ==
+        "16 0 16 0");
+  CHECK(windows(hugging_face("llama4_text", {{"layer_types",
+                                              {"chunked_attention", "full_attention", "chunked_attention",
+                                               "chunked_attention"}}})) == "? 0 ? ?");
+}
+
+TEST_CASE("an encoder looks to both sides", "[models][attention_of_layer]") {
+  const auto modern = hugging_face("modernbert", {{"local_attention", 128}});
+  CHECK_FALSE(modern.causal);
+  CHECK(windows(modern) == "0 65 65 0");
+  CHECK_FALSE(modern.attention_of_layer(0).causal);
+  const auto embedding =
+      hugging_face("gemma3_text", {{"sliding_window", 512}, {"use_bidirectional_attention", true}});
+  CHECK_FALSE(embedding.causal);
+  CHECK(windows(embedding) == "257 257 257 257");
+  CHECK(windows(hugging_face("gemma2", {{"sliding_window", 16}, {"use_bidirectional_attention", true}})) ==
+        "? 0 ? 0");
+  CHECK(hugging_face("llama", json::object()).causal);
+}
+
+TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_layer]") {
+  const json window = {{".attention.sliding_window", 16}};
+  const auto with = [&](json more) {
+    more.update(window);
+    return more;
+  };
+  CHECK(windows(gguf("llama", json::object())) == "0 0 0 0");
+  CHECK(windows(gguf("llama", window)) == "? ? ? ?");
+  CHECK(windows(gguf("gemma2", window)) == "16 0 16 0");
+  CHECK(windows(gguf("gemma2", json::object())) == "? 0 ? 0");
+  CHECK(windows(gguf("cohere2", with({{".attention.sliding_window_pattern", {0, 1, 1, 0}}}))) == "0 16 16 0");
+  CHECK(windows(gguf("llama4", window)) == "? ? ? 0");  // chunks
+  CHECK(windows(gguf("modern-bert", with({{".attention.causal", 0}}))) == "0 9 9 0");
+  CHECK_FALSE(gguf("modern-bert", with({{".attention.causal", 0}})).causal);
+  CHECK_FALSE(gguf("gemma-embedding", window).attention_of_layer(0).causal);
+  CHECK(gguf("gpt-oss", json::object()).sink_logits);
+  CHECK_FALSE(gguf("llama", json::object()).sink_logits);
+}
+
+TEST_CASE("scale and softcap come with the window", "[models][attention_of_layer]") {
+  const auto gemma = hugging_face(
+      "gemma2", {{"sliding_window", 16}, {"query_pre_attn_scalar", 144}, {"attn_logit_softcapping", 30.0}});
+  for (const Index layer : {Index{0}, Index{1}}) {
+    const auto options = gemma.attention_of_layer(layer);
+    CHECK(options.scale == 1.0 / 12);
+    CHECK(options.softcap == 30);
+    CHECK(options.causal);
+  }
+  const auto gpt =
+      hugging_face("gpt_oss", {{"sliding_window", 16}, {"rope_parameters", {{"rope_type", "default"}}}});
+  CHECK(gpt.sink_logits);
+  CHECK(gpt.attention_of_layer(1).sink_logits.empty());
+}
+
+TEST_CASE("a layer that does not rotate attends by the same rules", "[models][attention_of_layer]") {
+  const auto model = hugging_face("cohere2", {{"sliding_window", 16}});
+  REQUIRE(model.group_of_layer(3) == nullptr);
+  CHECK(model.attention_of_layer(3).window == 0);
+  CHECK(model.attention_of_layer(3).scale == model.attention_of_layer(0).scale);
+}
+
+TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]") {
+  const auto model = hugging_face("gemma2", json::object());
+  CHECK_THROWS_AS(model.attention_of_layer(-1), std::out_of_range);
+  CHECK_THROWS_AS(model.attention_of_layer(4), std::out_of_range);
+  CHECK_THROWS_WITH(model.attention_of_layer(4), Catch::Contains("from 0 to 3, got 4"));
+  CHECK_THROWS_WITH(model.attention_of_layer(0), Catch::Contains("how far back layer 0 looks is not known"));
+  // Groups of several scales, and a layer of neither.
+  const auto gemma4 = hugging_face(
+      "gemma4_text", {{"layer_types", {"full_attention", "sliding_attention", "novel", "full_attention"}},
+                      {"sliding_window", 16},
+                      {"query_pre_attn_scalar", 64},
+                      {"rope_parameters",
+                       {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}});
+  CHECK_THROWS_WITH(gemma4.attention_of_layer(2), Catch::Contains("layer 2"));
+}
