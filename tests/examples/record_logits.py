@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Records the logits of tiny models of many families, made by the modeling code of Hugging Face transformers itself.
+
+    git clone https://github.com/huggingface/transformers && git -C transformers checkout COMMIT   (below)
+    python3 tests/examples/record_logits.py transformers/src            writes logits/<family>.json beside this file
+    python3 tests/examples/record_logits.py transformers/src --bites    shows how far each detail moves the logits
+
+The files checked in were made by commit a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), PyTorch 1.13.
+
+The whole forward of each family's own ...ForCausalLM runs: models/<x>/modeling_<x>.py, models/<x>/configuration_<x>.py,
+modeling_rope_utils.py and activations.py are executed as they are, but in float64: torch.float32 and torch.float are read
+as torch.float64, and .float() as .double(), so that norms, softmax and angles are float64 too. What stands in for the rest
+of the package is in this file: PreTrainedConfig and PreTrainedModel (attributes; tied embeddings), the two masks (a key is
+visible when 0 <= query - key, and < window in a sliding layer), outputs, decorators that do nothing, logging. Nothing of
+caches, kernels, generation or other attention implementations is needed.
+
+Weights have the names and shapes of the released checkpoints. Value i (row-major) of a tensor is computed from
+    h = FNV-1a (64 bits) of the tensor's name
+    z = the finaliser of splitmix64 of h + (i + 1) * 0x9e3779b97f4a7c15 modulo 2^64
+    k = (z >> 57) - 64, an integer in [-64, 63]
+and is, all of them exact in bfloat16 and in half,
+    k / 2^6                 in embeddings and in the matrix of the logits (names with embed or lm_head)
+    k / 2^8                 in matrices that make queries, keys and values (q_proj, k_proj, v_proj, qkv_proj, query_key_value)
+    k / 2^9                 in all other matrices
+    1 + floor(k / 8) / 2^6  in weights of norms (one-dimensional, norm in the name), but k / 2^9 where the norm multiplies by
+                            1 + weight (the Gemma families)
+    k / 2^9                 in biases
+Tied matrices are one tensor, the embedding. Token i is (7919 i + 31 i^2) mod 96.
+"""
+import argparse
+import copy
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+import types
+
+import numpy
+import torch
+
+COMMIT = "a59124e27ea9b5a3110495b2c6737c087c8e3bb0"
+TOKENS = 400
+POSITIONS = (0, 1, 7, 63, 200, 399)
+
+# ------------------------------------------------------------------------------------------------ the families
+
+SMALL = dict(hidden_size=64, intermediate_size=96, max_position_embeddings=512, num_attention_heads=4,
+             num_hidden_layers=2, num_key_value_heads=2, vocab_size=96, use_cache=True, initializer_range=0.02,
+             torch_dtype="bfloat16", transformers_version="4.57.0.dev0")
+
+
+def config(model_type, architecture, **keys):
+    merged = {**SMALL, **keys, "model_type": model_type, "architectures": [architecture]}
+    return {key: merged[key] for key in sorted(merged) if merged[key] is not Ellipsis}
+
+
+def llama(**keys):
+    return config("llama", "LlamaForCausalLM", **{**dict(
+        attention_bias=False, attention_dropout=0.0, bos_token_id=1, eos_token_id=2, hidden_act="silu", mlp_bias=False,
+        pretraining_tp=1, rms_norm_eps=1e-05, rope_scaling=None, rope_theta=10000.0, tie_word_embeddings=False), **keys})
+
+
+# Each has its config.json with the keys of a released model, and changes that a program could make by mistake.
+FAMILIES = {
+    "llama_2": (llama(num_key_value_heads=4), [{"rope_theta": 11000.0}]),
+    "llama_3": (
+        llama(head_dim=16, rope_theta=500000.0, tie_word_embeddings=True, rope_scaling={
+            "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64,
+            "rope_type": "llama3"}),
+        [{"rope_scaling": None}]),
+}
+
+# ------------------------------------------------------------------------------------------- what stands in
+
+
+class Anything:
+    """A name of the package that is imported, inherited from or subscripted, but never used here."""
+
+    def __init_subclass__(cls, **keys):
+        pass
+
+    def __class_getitem__(cls, item):
+        return cls
+
+
+class Output(types.SimpleNamespace):
+    def __getattr__(self, name):  # what was not given
+        return None
+
+
+class Logger:
+    def __getattr__(self, name):
+        return lambda message, *rest, **keys: print("transformers:", message, file=sys.stderr)
+
+
+class Config:
+    """In the place of PreTrainedConfig."""
+
+    def __init__(self, **keys):
+        defaults = dict(tie_word_embeddings=True, pad_token_id=None, output_attentions=False,
+                        output_hidden_states=False, _attn_implementation="eager")
+        for key, value in {**defaults, **keys}.items():
+            setattr(self, key, value)
+
+
+class Model(torch.nn.Module):
+    """In the place of PreTrainedModel."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+    def post_init(self):
+        pass
+
+
+def plain(function=None, *rest, **keys):
+    """In the place of a decorator, with or without arguments."""
+    return function if callable(function) else plain
+
+
+def mask(visible):
+    return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float64).min)[None, None]
+
+
+def causal_mask(config, input_embeds, **keys):
+    behind = torch.arange(input_embeds.shape[1])
+    behind = behind[:, None] - behind[None, :]
+    return mask(behind >= 0)
+
+
+def sliding_mask(config, input_embeds, **keys):
+    behind = torch.arange(input_embeds.shape[1])
+    behind = behind[:, None] - behind[None, :]
+    return mask((behind >= 0) & (behind < config.sliding_window))
+
+
+def stand_in(name):
+    if name in STAND_INS:
+        return STAND_INS[name]
+    if name.startswith("is_"):
+        return lambda *rest: False
+    if name.endswith(("Output", "OutputWithPast")):
+        return Output
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (Anything,), {})
+
+
+STAND_INS = {
+    "ALL_ATTENTION_FUNCTIONS": {},
+    "GradientCheckpointingLayer": torch.nn.Module,
+    "PreTrainedConfig": Config,
+    "PreTrainedModel": Model,
+    "auto_docstring": plain,
+    "can_return_tuple": plain,
+    "check_model_inputs": plain,
+    "create_causal_mask": causal_mask,
+    "create_sliding_window_causal_mask": sliding_mask,
+    "is_torch_available": lambda: True,
+    "layer_type_validation": lambda *rest, **keys: None,
+    "logging": types.SimpleNamespace(get_logger=lambda *rest: Logger()),
+    "use_kernel_forward_from_hub": plain,
+}
+
+
+class Package(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports transformers: the files that are executed from their source, stand-ins for all others."""
+
+    EXECUTED = re.compile(r"transformers\.(modeling_rope_utils|activations|models\.\w+\.(modeling|configuration)_\w+)")
+
+    def __init__(self, source):
+        self.source = pathlib.Path(source)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "transformers":
+            return importlib.util.spec_from_loader(name, self, is_package=not self.EXECUTED.fullmatch(name))
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        if not self.EXECUTED.fullmatch(module.__name__):
+            module.__getattr__ = stand_in
+            return
+        file = self.source / (module.__name__.replace(".", "/") + ".py")
+        text = re.sub(r"\btorch\.float(32)?\b", "torch.float64", file.read_text())
+        text = re.sub(r"\.float\(\)", ".double()", text)
+        exec(compile(text, str(file), "exec"), module.__dict__)
+
+
+# ------------------------------------------------------------------------------------------------ the weights
+
+
+def integers(name, count):
+    """k of the values of a tensor."""
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    z = numpy.uint64(h) + numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> numpy.uint64(31))
+    return (z >> numpy.uint64(57)).astype(numpy.int64) - 64
+
+
+def values(name, shape, norms_add_one):
+    k = integers(name, int(numpy.prod(shape)))
+    if len(shape) == 1 and "norm" in name and name.endswith(".weight") and not norms_add_one:
+        numbers = 1 + (k >> 3) / 64
+    elif len(shape) == 1:
+        numbers = k / 512
+    elif "embed" in name or "lm_head" in name:
+        numbers = k / 64
+    elif re.search(r"\.(q_proj|k_proj|v_proj|qkv_proj|query_key_value)\.", name):
+        numbers = k / 256
+    else:
+        numbers = k / 512
+    return torch.from_numpy(numbers.reshape(shape))
+
+
+# ------------------------------------------------------------------------------------------------- the models
+
+
+class Tiny:
+    """A model of a config.json, with its weights."""
+
+    def __init__(self, config):
+        family = config["model_type"].removesuffix("_text")
+        self.module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        head = getattr(self.module, config["architectures"][0])
+        config_class = next(value for name, value in vars(self.module).items()
+                            if name.endswith("Config") and getattr(value, "model_type", None) == config["model_type"])
+        keys = {key: value for key, value in copy.deepcopy(config).items() if key != "model_type"}
+        self.model = head(config_class(**keys)).eval()
+        tensors = self.model.state_dict()
+        if self.model.config.tie_word_embeddings:
+            self.model.lm_head.weight = self.model.model.embed_tokens.weight
+            del tensors["lm_head.weight"]
+        for name, tensor in tensors.items():
+            tensor.copy_(values(name, tensor.shape, family.startswith("gemma")))
+        self.shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+    def logits(self, unrotated_layer=None):
+        tokens = torch.tensor([[(7919 * i + 31 * i * i) % 96 for i in range(TOKENS)]])
+        rotation, calls = self.module.apply_rotary_pos_emb, iter(range(10**6))
+
+        def all_but_one(q, k, *rest, **keys):
+            return (q, k) if next(calls) == unrotated_layer else rotation(q, k, *rest, **keys)
+
+        self.module.apply_rotary_pos_emb = all_but_one
+        with torch.no_grad():
+            out = self.model(input_ids=tokens, use_cache=False).logits[0]
+        self.module.apply_rotary_pos_emb = rotation
+        assert out.dtype == torch.float64 and out.shape == (TOKENS, 96) and bool(out.isfinite().all())
+        return out[list(POSITIONS)]
+
+
+def record(family):
+    config = FAMILIES[family][0]
+    tiny = Tiny(config)
+    source = (f"huggingface/transformers, commit {COMMIT}: src/transformers/models/{tiny.module.__name__.split('.')[2]}, "
+              "modeling_rope_utils.py, activations.py, in float64; stood in: see tests/examples/record_logits.py")
+    rows = [json.dumps([float(f"{x:.12g}") for x in row.tolist()]) for row in tiny.logits()]
+    head = {"source": source, "date": "2026-11-22", "config": config, "tensors": tiny.shapes, "positions": POSITIONS}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    lines.append('"logits": [\n' + ",\n".join(rows) + "\n]")
+    (pathlib.Path(__file__).parent / "logits" / f"{family}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def show_bites(family):
+    """How far a mistake moves the last logits, in units of their standard deviation."""
+    config, changes = FAMILIES[family]
+    tiny = Tiny(config)
+    right = tiny.logits()
+    spread = right[-1].std().item()
+    print(f"{family}: logits in [{right.min():.3g}, {right.max():.3g}], deviation {spread:.3g}")
+
+    def show(what, wrong):
+        print(f"    {(wrong - right)[-1].abs().max().item() / spread:8.4f}  {what}")
+
+    for layer in range(config["num_hidden_layers"]):
+        show(f"rotation {layer} left out", tiny.logits(unrotated_layer=layer))
+    for change in changes:
+        show(json.dumps(change), Tiny({**config, **change}).logits())
+
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("source", help="the folder of the package: transformers/src")
+parser.add_argument("--bites", action="store_true", help="show how far mistakes move the logits; writes nothing")
+parser.add_argument("families", nargs="*", help="all, when none is named")
+arguments = parser.parse_args()
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+sys.meta_path.insert(0, Package(arguments.source))
+for family in arguments.families or FAMILIES:
+    (show_bites if arguments.bites else record)(family)
