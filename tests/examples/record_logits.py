@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """Records the logits of tiny models of many families, made by the modeling code of Hugging Face transformers itself.
 
-    git clone https://github.com/huggingface/transformers && git -C transformers checkout COMMIT   (below)
-    python3 tests/examples/record_logits.py transformers/src            writes logits/<family>.json beside this file
-    python3 tests/examples/record_logits.py transformers/src --bites    shows how far each detail moves the logits
+    python3 tests/examples/record_logits.py SOURCE            writes logits/<family>.json beside this file
+    python3 tests/examples/record_logits.py SOURCE --bites    shows how far each detail moves the logits
 
-The files checked in were made by commit a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), PyTorch 1.13.
+SOURCE is the folder src of huggingface/transformers. The files checked in were made of its commit
+a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), every file from that commit, on PyTorch 1.13.
 
 The whole forward of each family's own ...ForCausalLM runs: models/<x>/modeling_<x>.py, models/<x>/configuration_<x>.py,
-modeling_rope_utils.py and activations.py are executed as they are, but in float64: torch.float32 and torch.float are read
-as torch.float64, and .float() as .double(), so that norms, softmax and angles are float64 too. What stands in for the rest
-of the package is in this file: PreTrainedConfig and PreTrainedModel (attributes; tied embeddings), the two masks (a key is
-visible when 0 <= query - key, and < window in a sliding layer), outputs, decorators that do nothing, logging. Nothing of
-caches, kernels, generation or other attention implementations is needed.
+modeling_rope_utils.py and activations.py are executed as they are, but in float64: torch.float32 and torch.float are
+read as torch.float64, and .float() as .double(), so that norms, softmax and angles are float64 too. What stands in for
+the rest of the package is in this file: PreTrainedConfig and PreTrainedModel (attributes; tied embeddings), the two
+masks (a key is visible when 0 <= query - key, and < window in a sliding layer), outputs, decorators that do nothing,
+logging. Caches, kernels, generation and other implementations of attention are not needed.
 
 Weights have the names and shapes of the released checkpoints. Value i (row-major) of a tensor is computed from
     h = FNV-1a (64 bits) of the tensor's name
@@ -20,11 +20,13 @@ Weights have the names and shapes of the released checkpoints. Value i (row-majo
     k = (z >> 57) - 64, an integer in [-64, 63]
 and is, all of them exact in bfloat16 and in half,
     k / 2^6                 in embeddings and in the matrix of the logits (names with embed or lm_head)
-    k / 2^8                 in matrices that make queries, keys and values (q_proj, k_proj, v_proj, qkv_proj, query_key_value)
+    k / 2^8                 in matrices that make queries, keys and values
+                            (q_proj, k_proj, v_proj, qkv_proj, query_key_value)
     k / 2^9                 in all other matrices
-    1 + floor(k / 8) / 2^6  in weights of norms (one-dimensional, norm in the name), but k / 2^9 where the norm multiplies by
-                            1 + weight (the Gemma families)
+    1 + floor(k / 8) / 2^6  in weights of norms (one-dimensional, norm in the name),
+                            but k / 2^9 in those of the Gemma families, which multiply by 1 + weight
     k / 2^9                 in biases
+so that logits spread over some 5, and scores of attention by 1 or 2: it is neither uniform nor a choice of one key.
 Tied matrices are one tensor, the embedding. Token i is (7919 i + 31 i^2) mod 96.
 """
 import argparse
@@ -47,30 +49,141 @@ POSITIONS = (0, 1, 7, 63, 200, 399)
 
 # ------------------------------------------------------------------------------------------------ the families
 
+# A family has its config.json, with the keys of its released models, and mistakes that a program could make about it.
+
 SMALL = dict(hidden_size=64, intermediate_size=96, max_position_embeddings=512, num_attention_heads=4,
              num_hidden_layers=2, num_key_value_heads=2, vocab_size=96, use_cache=True, initializer_range=0.02,
-             torch_dtype="bfloat16", transformers_version="4.57.0.dev0")
+             attention_dropout=0.0, torch_dtype="bfloat16", transformers_version="4.57.0.dev0")
+WITHOUT_BIASES = dict(attention_bias=False, bos_token_id=1, eos_token_id=2, hidden_act="silu", rms_norm_eps=1e-05,
+                      rope_scaling=None, rope_theta=10000.0, tie_word_embeddings=False)
+LLAMA = dict(WITHOUT_BIASES, mlp_bias=False, pretraining_tp=1)
+QWEN = dict(bos_token_id=1, eos_token_id=2, hidden_act="silu", rms_norm_eps=1e-06, rope_theta=1000000.0,
+            tie_word_embeddings=False, use_sliding_window=False)
+GEMMA = dict(attention_bias=False, bos_token_id=2, eos_token_id=1, pad_token_id=0, head_dim=16,
+             hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-06, rope_theta=10000.0)
+OLMO = dict(WITHOUT_BIASES, bos_token_id=None, pad_token_id=1, rope_theta=500000, rms_norm_eps=1e-06)
+LAYER_NORM = dict(bos_token_id=0, eos_token_id=0, layer_norm_eps=1e-05, tie_word_embeddings=False)
 
 
-def config(model_type, architecture, **keys):
-    merged = {**SMALL, **keys, "model_type": model_type, "architectures": [architecture]}
-    return {key: merged[key] for key in sorted(merged) if merged[key] is not Ellipsis}
+ABSENT = object()  # a key that the released files do not have
 
 
-def llama(**keys):
-    return config("llama", "LlamaForCausalLM", **{**dict(
-        attention_bias=False, attention_dropout=0.0, bos_token_id=1, eos_token_id=2, hidden_act="silu", mlp_bias=False,
-        pretraining_tp=1, rms_norm_eps=1e-05, rope_scaling=None, rope_theta=10000.0, tie_word_embeddings=False), **keys})
+def config(model_type, architecture, common={}, **keys):
+    merged = {**SMALL, **common, **keys, "model_type": model_type, "architectures": [architecture]}
+    return {key: merged[key] for key in sorted(merged) if merged[key] is not ABSENT}
 
 
-# Each has its config.json with the keys of a released model, and changes that a program could make by mistake.
 FAMILIES = {
-    "llama_2": (llama(num_key_value_heads=4), [{"rope_theta": 11000.0}]),
+    "llama_2": (config("llama", "LlamaForCausalLM", LLAMA, num_key_value_heads=4), [{"rope_theta": 11000.0}]),
     "llama_3": (
-        llama(head_dim=16, rope_theta=500000.0, tie_word_embeddings=True, rope_scaling={
-            "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64,
-            "rope_type": "llama3"}),
+        config("llama", "LlamaForCausalLM", LLAMA, head_dim=16, rope_theta=500000.0, tie_word_embeddings=True,
+               rope_scaling={"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                             "original_max_position_embeddings": 64, "rope_type": "llama3"}),
+        [{"rope_scaling": None},
+         {"rope_scaling": {"factor": 8.0, "high_freq_factor": 8.0, "low_freq_factor": 1.0,
+                           "original_max_position_embeddings": 64, "rope_type": "llama3"}}]),
+    "llama_linear": (
+        config("llama", "LlamaForCausalLM", LLAMA, rope_scaling={"factor": 4.0, "type": "linear"}),
         [{"rope_scaling": None}]),
+    "llama_dynamic": (
+        config("llama", "LlamaForCausalLM", LLAMA, max_position_embeddings=64,
+               rope_scaling={"factor": 4.0, "type": "dynamic"}),
+        [{"rope_scaling": None}, {"max_position_embeddings": 65}]),
+    "llama_yarn": (
+        config("llama", "LlamaForCausalLM", LLAMA, rope_scaling={
+            "factor": 8.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}),
+        [{"rope_scaling": None},
+         {"rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 512, "rope_type": "yarn"}},
+         {"rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 64, "rope_type": "yarn",
+                           "attention_factor": 1.0}},
+         {"rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 64, "rope_type": "yarn",
+                           "truncate": False}}]),
+    "mistral": (
+        config("mistral", "MistralForCausalLM", bos_token_id=1, eos_token_id=2, hidden_act="silu", rms_norm_eps=1e-05,
+               rope_theta=10000.0, tie_word_embeddings=False, sliding_window=24),
+        [{"sliding_window": 23}, {"sliding_window": 25}, {"sliding_window": None}]),
+    "qwen2": (
+        config("qwen2", "Qwen2ForCausalLM", QWEN, sliding_window=24, max_window_layers=1),
+        [{"use_sliding_window": True}, {"rope_theta": 10000.0}]),
+    "qwen3": (
+        config("qwen3", "Qwen3ForCausalLM", QWEN, attention_bias=False, head_dim=32, rope_scaling=None,
+               sliding_window=None, max_window_layers=2),
+        [{"rms_norm_eps": 1e-2}]),
+    "gemma": (
+        config("gemma", "GemmaForCausalLM", GEMMA, hidden_activation=ABSENT, hidden_act="gelu_pytorch_tanh",
+               head_dim=32, num_key_value_heads=1, rope_scaling=None),
+        [{"hidden_act": "gelu"}]),
+    "gemma2": (
+        config("gemma2", "Gemma2ForCausalLM", GEMMA, hidden_act="gelu_pytorch_tanh", query_pre_attn_scalar=24,
+               attn_logit_softcapping=2.0, final_logit_softcapping=10.0, sliding_window=24, num_hidden_layers=4,
+               cache_implementation="hybrid"),
+        [{"query_pre_attn_scalar": 16}, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None},
+         {"sliding_window": 25}, {"sliding_window": 512}, {"hidden_activation": "gelu"},
+         {"layer_types": 2 * ["full_attention", "sliding_attention"]}]),
+    "gemma3": (
+        config("gemma3_text", "Gemma3ForCausalLM", GEMMA, rope_theta=1000000, rope_local_base_freq=10000,
+               rope_scaling={"factor": 8.0, "rope_type": "linear"}, query_pre_attn_scalar=24,
+               attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=24,
+               sliding_window_pattern=3, num_hidden_layers=4, cache_implementation="hybrid"),
+        [{"query_pre_attn_scalar": 16}, {"rope_scaling": None}, {"rope_local_base_freq": 1000000},
+         {"rope_theta": 10000}, {"sliding_window": 25}, {"sliding_window_pattern": 2}]),
+    "smollm3": (
+        config("smollm3", "SmolLM3ForCausalLM", LLAMA, tie_word_embeddings=ABSENT, rope_theta=5000000.0,
+               rms_norm_eps=1e-06, pretraining_tp=2, num_hidden_layers=4,
+               no_rope_layers=[1, 1, 1, 0], no_rope_layer_interval=4, layer_types=4 * ["full_attention"],
+               max_window_layers=28, use_sliding_window=False, sliding_window=None, pad_token_id=4, use_cache=False),
+        [{"no_rope_layers": [1, 1, 1, 1]}, {"no_rope_layers": [0, 0, 0, 1]}, {"no_rope_layers": [1, 1, 0, 1]}]),
+    "olmo": (
+        config("olmo", "OlmoForCausalLM", OLMO, rms_norm_eps=ABSENT, rope_theta=10000.0,
+               clip_qkv=1.5, num_key_value_heads=4),
+        [{"clip_qkv": None}]),
+    "olmo2": (config("olmo2", "Olmo2ForCausalLM", OLMO, use_cache=False), [{"rope_theta": 10000.0}]),
+    "olmo3": (
+        config("olmo3", "Olmo3ForCausalLM", OLMO, sliding_window=24, num_hidden_layers=4, use_cache=False,
+               layer_types=3 * ["sliding_attention"] + ["full_attention"],
+               rope_scaling={"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+                             "factor": 8.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}),
+        [{"rope_scaling": None}, {"sliding_window": 25}, {"layer_types": 2 * ["sliding_attention", "full_attention"]},
+         {"layer_types": 4 * ["full_attention"]}]),
+    "phi": (
+        config("phi", "PhiForCausalLM", LAYER_NORM, num_key_value_heads=4, hidden_act="gelu_new", embd_pdrop=0.0,
+               resid_pdrop=0.0, partial_rotary_factor=0.5, qk_layernorm=False, rope_scaling=None, rope_theta=10000.0),
+        [{"partial_rotary_factor": 1.0}, {"hidden_act": "gelu"}]),
+    "phi3": (
+        config("phi3", "Phi3ForCausalLM", WITHOUT_BIASES, embd_pdrop=0.0, resid_pdrop=0.0, pad_token_id=2,
+               original_max_position_embeddings=32,
+               partial_rotary_factor=0.75, sliding_window=262144,
+               rope_scaling={"long_factor": [1.0, 1.25, 2.5, 5.0, 9.0, 16.0],
+                             "short_factor": [1.0, 1.0625, 1.125, 1.25, 1.5, 1.75], "type": "longrope"}),
+        [{"original_max_position_embeddings": 512}, {"original_max_position_embeddings": 64}, {"sliding_window": 24}]),
+    "gpt_neox": (
+        config("gpt_neox", "GPTNeoXForCausalLM", LAYER_NORM, num_key_value_heads=ABSENT, hidden_act="gelu",
+               rotary_emb_base=10000, rotary_pct=0.25, use_parallel_residual=True),
+        [{"rotary_pct": 0.5}, {"rotary_emb_base": 1000}, {"use_parallel_residual": False}, {"hidden_act": "gelu_new"}]),
+    "granite": (
+        config("granite", "GraniteForCausalLM", WITHOUT_BIASES, mlp_bias=False, tie_word_embeddings=True,
+               attention_multiplier=0.125, embedding_multiplier=3.0, logits_scaling=8.0, residual_multiplier=0.5),
+        [{"attention_multiplier": 0.25}, {"embedding_multiplier": 1.0}, {"logits_scaling": 1.0},
+         {"residual_multiplier": 1.0}]),
+    "cohere": (
+        config("cohere", "CohereForCausalLM", attention_bias=False, bos_token_id=5, eos_token_id=2, pad_token_id=0,
+               hidden_act="silu", layer_norm_eps=1e-05, logit_scale=0.0625, rope_theta=10000.0, use_qk_norm=False),
+        [{"logit_scale": 1.0}]),
+    "stablelm": (
+        config("stablelm", "StableLmForCausalLM", LAYER_NORM, hidden_act="silu", hidden_dropout=0.0,
+               partial_rotary_factor=0.25, qk_layernorm=False, rope_scaling=None, rope_theta=10000,
+               use_parallel_residual=False, use_qkv_bias=True),
+        [{"partial_rotary_factor": 0.5}, {"use_parallel_residual": True}]),
+    "starcoder2": (
+        config("starcoder2", "Starcoder2ForCausalLM", bos_token_id=0, eos_token_id=0, hidden_act="gelu_pytorch_tanh",
+               embedding_dropout=0.0, residual_dropout=0.0, mlp_type="default", norm_type="layer_norm",
+               norm_epsilon=1e-05, rope_theta=10000.0, sliding_window=24, use_bias=True),
+        [{"sliding_window": 25}, {"sliding_window": None}, {"hidden_act": "gelu"}]),
+    "glm4": (
+        config("glm4", "Glm4ForCausalLM", attention_bias=True, eos_token_id=[1, 2, 3], pad_token_id=1, head_dim=16,
+               hidden_act="silu", partial_rotary_factor=0.5, rms_norm_eps=1e-05, rope_theta=10000.0,
+               tie_word_embeddings=False),
+        [{"partial_rotary_factor": 1.0}, {"rope_theta": 1000.0}]),
 }
 
 # ------------------------------------------------------------------------------------------- what stands in
@@ -244,12 +357,14 @@ class Tiny:
             tensor.copy_(values(name, tensor.shape, family.startswith("gemma")))
         self.shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
 
-    def logits(self, unrotated_layer=None):
+    def logits(self, left_out=None):
+        """At POSITIONS. Queries and keys stay as they are in the rotation of that number."""
         tokens = torch.tensor([[(7919 * i + 31 * i * i) % 96 for i in range(TOKENS)]])
-        rotation, calls = self.module.apply_rotary_pos_emb, iter(range(10**6))
+        rotation, self.rotations = self.module.apply_rotary_pos_emb, 0
 
         def all_but_one(q, k, *rest, **keys):
-            return (q, k) if next(calls) == unrotated_layer else rotation(q, k, *rest, **keys)
+            self.rotations += 1
+            return (q, k) if self.rotations - 1 == left_out else rotation(q, k, *rest, **keys)
 
         self.module.apply_rotary_pos_emb = all_but_one
         with torch.no_grad():
@@ -262,8 +377,9 @@ class Tiny:
 def record(family):
     config = FAMILIES[family][0]
     tiny = Tiny(config)
-    source = (f"huggingface/transformers, commit {COMMIT}: src/transformers/models/{tiny.module.__name__.split('.')[2]}, "
-              "modeling_rope_utils.py, activations.py, in float64; stood in: see tests/examples/record_logits.py")
+    source = (f"huggingface/transformers, commit {COMMIT}: "
+              f"src/transformers/models/{tiny.module.__name__.split('.')[2]}, modeling_rope_utils.py, activations.py; "
+              "in float64, with stand-ins for the rest of the package in tests/examples/record_logits.py")
     rows = [json.dumps([float(f"{x:.12g}") for x in row.tolist()]) for row in tiny.logits()]
     head = {"source": source, "date": "2026-11-22", "config": config, "tensors": tiny.shapes, "positions": POSITIONS}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
@@ -280,19 +396,19 @@ def show_bites(family):
     print(f"{family}: logits in [{right.min():.3g}, {right.max():.3g}], deviation {spread:.3g}")
 
     def show(what, wrong):
-        print(f"    {(wrong - right)[-1].abs().max().item() / spread:8.4f}  {what}")
+        print(f"    {(wrong - right)[-1].abs().max().item() / spread:10.6f}  {what}")
 
-    for layer in range(config["num_hidden_layers"]):
-        show(f"rotation {layer} left out", tiny.logits(unrotated_layer=layer))
+    for rotation in range(tiny.rotations):
+        show(f"rotation {rotation} left out", tiny.logits(left_out=rotation))
     for change in changes:
         show(json.dumps(change), Tiny({**config, **change}).logits())
 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("source", help="the folder of the package: transformers/src")
+parser.add_argument("source", help="the folder src of huggingface/transformers")
 parser.add_argument("--bites", action="store_true", help="show how far mistakes move the logits; writes nothing")
 parser.add_argument("families", nargs="*", help="all, when none is named")
-arguments = parser.parse_args()
+arguments = parser.parse_intermixed_args()
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 sys.meta_path.insert(0, Package(arguments.source))
