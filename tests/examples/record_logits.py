@@ -6,6 +6,9 @@
 
 SOURCE is the folder src of huggingface/transformers. The files checked in were made of its commit
 a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), every file from that commit, on PyTorch 1.13.
+Commit d6a6c82680cba9c51decdacac6dd6315ea4a766a (5.0.0.dev0, December 2025; its configurations need one more stand-in)
+gives the same logits to 12 digits but for olmo3: there YaRN also turns the layers that slide, which keep the plain
+frequencies in 4.57.
 
 The whole forward of each family's own ...ForCausalLM runs: models/<x>/modeling_<x>.py, models/<x>/configuration_<x>.py,
 modeling_rope_utils.py and activations.py are executed as they are, but in float64: torch.float32 and torch.float are
@@ -169,6 +172,12 @@ FAMILIES = {
         config("cohere", "CohereForCausalLM", attention_bias=False, bos_token_id=5, eos_token_id=2, pad_token_id=0,
                hidden_act="silu", layer_norm_eps=1e-05, logit_scale=0.0625, rope_theta=10000.0, use_qk_norm=False),
         [{"logit_scale": 1.0}]),
+    "cohere2": (
+        config("cohere2", "Cohere2ForCausalLM", attention_bias=False, bos_token_id=5, eos_token_id=2, pad_token_id=0,
+               head_dim=16, hidden_act="silu", layer_norm_eps=1e-05, logit_scale=0.25, rope_theta=50000,
+               rope_scaling=None, sliding_window=24, num_hidden_layers=4, cache_implementation="hybrid",
+               layer_types=3 * ["sliding_attention"] + ["full_attention"]),
+        [{"sliding_window": 25}, {"layer_types": 4 * ["sliding_attention"]}]),
     "stablelm": (
         config("stablelm", "StableLmForCausalLM", LAYER_NORM, hidden_act="silu", hidden_dropout=0.0,
                partial_rotary_factor=0.25, qk_layernorm=False, rope_scaling=None, rope_theta=10000,
