@@ -1,0 +1,338 @@
+// A decoder-only language model: embeddings, layers of attention and feed-forward, logits.
+//
+//     const safetensors weights(folder);
+//     const auto model = rope::import_hugging_face(config, {.length = 4096});
+//     decoder<float> text(config, model, weights, 4096);
+//     const auto logits = text.forward(ids);  // [1, vocabulary], of the last token
+//
+// What turns, in which layers, by which schedule, how far a layer looks and how its scores are scaled comes from
+// rope::import_hugging_face. The rest is read off the tensors: a layer has the norms, biases and gates that the
+// checkpoint has weights for. Two things are told by neither, and are in `of_gemma`.
+
+#ifndef ROPE_EXAMPLES_DECODER_HPP
+#define ROPE_EXAMPLES_DECODER_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <rope/rope.hpp>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+/// \tparam T  float or double: what is computed in, whatever type the checkpoint has
+template <class T>
+class decoder {
+ public:
+  using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using row = Eigen::Matrix<T, 1, Eigen::Dynamic>;
+
+  /// \param config    config.json
+  /// \param model     what import_hugging_face makes of it
+  /// \param weights   has(name), shape(name), read<T>(name) and names(), such as `safetensors`
+  /// \param capacity  of the cache, in tokens
+  ///
+  /// Throws:  std::runtime_error if a weight is missing, has another shape, or is not known here: a checkpoint is
+  ///          not run with a part of it left out
+  template <class Weights>
+  decoder(const nlohmann::json& config, const rope::model_rope& model, const Weights& weights,
+          rope::Index capacity)
+      : model_(model), tables_(model, capacity), heads_(model.query_heads), kv_heads_(model.key_heads) {
+    reader<Weights> read{weights, {}};
+    const auto number = [&config](const char* key, double otherwise) {
+      return config.contains(key) && config[key].is_number() ? config[key].get<double>() : otherwise;
+    };
+    const bool of_gemma = model.architecture.starts_with("gemma");
+    norm_offset_ = of_gemma ? 1 : 0;
+    epsilon_ = 1e-5;  // of OLMo, whose config does not have it
+    for (const char* key : {"layer_norm_eps", "norm_epsilon", "rms_norm_eps"})
+      epsilon_ = number(key, epsilon_);
+    subtracts_mean_ = !config.contains("rms_norm_eps");
+    clip_ = static_cast<T>(number("clip_qkv", 0));
+    residual_scale_ = static_cast<T>(number("residual_multiplier", 1));
+    logit_scale_ = static_cast<T>(number("logit_scale", 1) / number("logits_scaling", 1));
+    logit_cap_ = static_cast<T>(number("final_logit_softcapping", 0));
+    for (const char* key : {"hidden_act", "hidden_activation"})
+      if (config.contains(key) && config[key].is_string()) activation_ = config[key].get<std::string>();
+    if (!std::set<std::string>{"silu", "gelu", "gelu_new", "gelu_pytorch_tanh"}.contains(activation_))
+      throw std::runtime_error("hidden_act must be silu, gelu, gelu_new or gelu_pytorch_tanh, got " +
+                               activation_);
+
+    const std::string prefix = weights.has("gpt_neox.embed_in.weight") ? "gpt_neox." : "model.";
+    embedding_ = read.matrix_of(prefix, {"embed_tokens", "embed_in"}).weight;
+    const double hidden = static_cast<double>(embedding_.cols());
+    embedding_scale_ = static_cast<T>(number("embedding_multiplier", of_gemma ? std::sqrt(hidden) : 1));
+    last_norm_ = read.norm_of(prefix, {"norm", "final_layernorm", "final_layer_norm"});
+    output_ = read.matrix_of("", {"lm_head", "embed_out"});
+    if (output_.weight.size() == 0) output_.weight = embedding_;
+    if (!last_norm_.exists) bare_norms_ = last_norm_.exists = true;  // OLMo: no norm has weights
+    for (rope::Index i = 0; read.any(prefix + "layers." + std::to_string(i) + "."); ++i)
+      layers_.push_back(layer_of(read, prefix + "layers." + std::to_string(i) + ".", i, capacity));
+    if (layers_.empty()) throw std::runtime_error("the checkpoint has no " + prefix + "layers");
+    both_norms_in_parallel_ = config.value("use_parallel_residual", prefix == "gpt_neox.");
+    for (const std::string& name : weights.names())
+      if (!read.taken.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
+        throw std::runtime_error("the checkpoint has " + name + ", which this decoder does not know");
+  }
+
+  /// Reads tokens after those before.
+  ///
+  /// \param ids   of the tokens
+  /// \param rows  how many of the last logits to return
+  ///
+  /// Returns [rows, vocabulary].
+  matrix forward(std::span<const int> ids, rope::Index rows = 1) {
+    const auto tokens = static_cast<rope::Index>(ids.size());
+    matrix x(tokens, embedding_.cols());
+    for (rope::Index t = 0; t < tokens; ++t) {
+      const int id = ids[static_cast<std::size_t>(t)];
+      if (id < 0 || id >= embedding_.rows())
+        throw std::out_of_range("no token has the id " + std::to_string(id));
+      x.row(t) = embedding_.row(id) * embedding_scale_;
+    }
+    for (layer& of : layers_) {
+      const matrix normed = apply(of.before_attention, x);
+      matrix attended = apply(of.after_attention, attend(of, normed));
+      const bool parallel = !of.before_mlp.exists && !of.after_mlp.exists;
+      if (parallel || both_norms_in_parallel_) {
+        const matrix fed = feed_forward(of, parallel ? normed : apply(of.before_mlp, x));
+        x += (attended + fed) * residual_scale_;
+      } else {
+        x += attended * residual_scale_;
+        x += apply(of.after_mlp, feed_forward(of, apply(of.before_mlp, x))) * residual_scale_;
+      }
+    }
+    matrix logits = output_(apply(last_norm_, x.bottomRows(rows))) * logit_scale_;
+    if (logit_cap_ > 0) logits = logit_cap_ * (logits.array() / logit_cap_).tanh();
+    return logits;
+  }
+
+  /// Tokens read so far.
+  rope::Index size() const { return layers_.front().cache.size(); }
+  void clear() {
+    for (layer& of : layers_) of.cache.clear();
+  }
+
+ private:
+  struct linear {
+    matrix weight = {};  // [out, in]
+    row bias = {};       // [out] or empty
+    matrix operator()(const matrix& x) const {
+      matrix y = x * weight.transpose();
+      if (bias.size() > 0) y.rowwise() += bias;
+      return y;
+    }
+  };
+  struct norm {
+    bool exists = false;
+    row weight = {}, bias = {};  // or empty
+  };
+  struct layer {
+    rope::kv_cache<T> cache;
+    const rope::frequency_table<T>* table;  // nullptr: the layer does not rotate
+    rope::layout_kind layout;
+    rope::attention_options options;
+    norm before_attention = {}, after_attention = {}, before_mlp = {}, after_mlp = {}, of_queries = {},
+         of_keys = {};
+    linear q = {}, k = {}, v = {}, o = {}, gate = {}, up = {}, down = {};  // without a gate if that is empty
+  };
+
+  template <class Weights>
+  struct reader {
+    const Weights& weights;
+    std::set<std::string> taken;
+
+    bool any(const std::string& prefix) const {
+      for (const std::string& name : weights.names())
+        if (name.starts_with(prefix)) return true;
+      return false;
+    }
+    row vector(const std::string& name) {
+      if (!weights.has(name)) return {};
+      taken.insert(name);
+      const auto values = weights.template read<T>(name);
+      return Eigen::Map<const row>(values.data(), static_cast<rope::Index>(values.size()));
+    }
+    /// The first of these that is there; else empty.
+    linear matrix_of(const std::string& prefix, std::initializer_list<const char*> names) {
+      for (const char* name : names) {
+        const std::string weight = prefix + name + ".weight";
+        if (!weights.has(weight)) continue;
+        const auto shape = weights.shape(weight);
+        if (shape.size() != 2) throw std::runtime_error(weight + " must be a matrix");
+        taken.insert(weight);
+        const auto values = weights.template read<T>(weight);
+        return {Eigen::Map<const matrix>(values.data(), shape[0], shape[1]), vector(prefix + name + ".bias")};
+      }
+      return {};
+    }
+    norm norm_of(const std::string& prefix, std::initializer_list<const char*> names) {
+      for (const char* name : names)
+        if (weights.has(prefix + name + ".weight"))
+          return {true, vector(prefix + name + ".weight"), vector(prefix + name + ".bias")};
+      return {};
+    }
+  };
+
+  template <class Weights>
+  layer layer_of(reader<Weights>& read, const std::string& prefix, rope::Index index, rope::Index capacity) {
+    const auto has = [&](const std::string& name) { return read.weights.has(prefix + name + ".weight"); };
+    const rope::layer_group* group = model_.group_of_layer(index);
+    if (model_.rotation_of_layer(index) == rope::layer_rotation::not_known)
+      throw std::runtime_error("it is not known how layer " + std::to_string(index) + " rotates");
+    if (group != nullptr && group->first_channel != 0)
+      throw std::runtime_error(
+          "heads whose last channels rotate (latent attention) are not known to this decoder");
+
+    layer of = {.cache = rope::kv_cache<T>(1, capacity, kv_heads_,
+                                           (group ? group : &model_.groups.front())->head_dim),
+                .table = tables_.of_layer(index),
+                .layout = group ? group->layout : rope::layout_kind::half_split,
+                .options = model_.attention_of_layer(index)};
+    // Norms before and after attention and feed-forward, by the names that checkpoints give to them.
+    of.before_attention = read.norm_of(prefix, {"input_layernorm"});
+    if (has("pre_feedforward_layernorm")) {  // Gemma 2, 3
+      of.after_attention = read.norm_of(prefix, {"post_attention_layernorm"});
+      of.before_mlp = read.norm_of(prefix, {"pre_feedforward_layernorm"});
+      of.after_mlp = read.norm_of(prefix, {"post_feedforward_layernorm"});
+    } else if (has("post_self_attn_layernorm")) {  // GLM-4
+      of.after_attention = read.norm_of(prefix, {"post_self_attn_layernorm"});
+      of.before_mlp = read.norm_of(prefix, {"post_attention_layernorm"});
+      of.after_mlp = read.norm_of(prefix, {"post_mlp_layernorm"});
+    } else if (has("post_feedforward_layernorm")) {  // OLMo 2, 3
+      of.after_attention = read.norm_of(prefix, {"post_attention_layernorm"});
+      of.after_mlp = read.norm_of(prefix, {"post_feedforward_layernorm"});
+    } else {
+      of.before_mlp = read.norm_of(prefix, {"post_attention_layernorm"});
+    }
+    if (bare_norms_) of.before_attention.exists = of.before_mlp.exists = true;
+    of.of_queries = read.norm_of(prefix, {"self_attn.q_norm"});
+    of.of_keys = read.norm_of(prefix, {"self_attn.k_norm"});
+
+    const rope::Index head_dim = of.cache.head_dim(), q_rows = heads_ * head_dim,
+                      kv_rows = kv_heads_ * head_dim;
+    if (has("attention.query_key_value")) {  // GPT-NeoX: q, k and v of one head, then of the next
+      const linear fused = read.matrix_of(prefix, {"attention.query_key_value"});
+      check_rows(fused, 3 * q_rows, prefix + "attention.query_key_value");
+      of.q = of.k = of.v = {matrix(q_rows, fused.weight.cols()), row(fused.bias.size() / 3)};
+      for (rope::Index h = 0; h < heads_; ++h) {
+        linear* parts[] = {&of.q, &of.k, &of.v};
+        for (rope::Index part = 0; part < 3; ++part) {
+          const rope::Index from = (3 * h + part) * head_dim;
+          parts[part]->weight.middleRows(h * head_dim, head_dim) = fused.weight.middleRows(from, head_dim);
+          if (fused.bias.size() > 0)
+            parts[part]->bias.segment(h * head_dim, head_dim) = fused.bias.segment(from, head_dim);
+        }
+      }
+    } else if (has("self_attn.qkv_proj")) {  // Phi-3: all of q, then k, then v
+      const linear fused = read.matrix_of(prefix, {"self_attn.qkv_proj"});
+      check_rows(fused, q_rows + 2 * kv_rows, prefix + "self_attn.qkv_proj");
+      of.q = rows_of(fused, 0, q_rows);
+      of.k = rows_of(fused, q_rows, kv_rows);
+      of.v = rows_of(fused, q_rows + kv_rows, kv_rows);
+    } else {
+      of.q = read.matrix_of(prefix, {"self_attn.q_proj"});
+      of.k = read.matrix_of(prefix, {"self_attn.k_proj"});
+      of.v = read.matrix_of(prefix, {"self_attn.v_proj"});
+    }
+    check_rows(of.q, q_rows, prefix + "self_attn.q_proj");
+    check_rows(of.k, kv_rows, prefix + "self_attn.k_proj");
+    check_rows(of.v, kv_rows, prefix + "self_attn.v_proj");
+    of.o = read.matrix_of(prefix, {"self_attn.o_proj", "self_attn.dense", "attention.dense"});
+    if (has("mlp.gate_up_proj")) {
+      const linear fused = read.matrix_of(prefix, {"mlp.gate_up_proj"});
+      of.gate = rows_of(fused, 0, fused.weight.rows() / 2);
+      of.up = rows_of(fused, fused.weight.rows() / 2, fused.weight.rows() / 2);
+    } else {
+      of.gate = read.matrix_of(prefix, {"mlp.gate_proj"});
+      of.up = read.matrix_of(prefix, {"mlp.up_proj", "mlp.fc1", "mlp.c_fc", "mlp.dense_h_to_4h"});
+    }
+    of.down = read.matrix_of(prefix, {"mlp.down_proj", "mlp.fc2", "mlp.c_proj", "mlp.dense_4h_to_h"});
+    check_rows(of.o, embedding_.cols(), prefix + "self_attn.o_proj");
+    check_rows(of.down, embedding_.cols(), prefix + "mlp.down_proj");
+    return of;
+  }
+  static linear rows_of(const linear& fused, rope::Index first, rope::Index count) {
+    linear part = {fused.weight.middleRows(first, count), {}};
+    if (fused.bias.size() > 0) part.bias = fused.bias.segment(first, count);
+    return part;
+  }
+  static void check_rows(const linear& of, rope::Index rows, const std::string& name) {
+    if (of.weight.rows() != rows)
+      throw std::runtime_error(name + " must have " + std::to_string(rows) + " rows, got " +
+                               std::to_string(of.weight.rows()));
+  }
+
+  /// Every row of x over its root mean square, or over its deviation with the mean taken off.
+  matrix apply(const norm& by, const matrix& x) const {
+    if (!by.exists) return x;
+    matrix y = x;
+    if (subtracts_mean_) y.colwise() -= x.rowwise().mean();
+    const auto size = static_cast<T>(x.cols());
+    for (rope::Index i = 0; i < y.rows(); ++i)
+      y.row(i) /= std::sqrt(y.row(i).squaredNorm() / size + static_cast<T>(epsilon_));
+    if (by.weight.size() > 0) y.array().rowwise() *= by.weight.array() + static_cast<T>(norm_offset_);
+    if (by.bias.size() > 0) y.rowwise() += by.bias;
+    return y;
+  }
+  /// A norm of every head where the weight is as long as one, else of all heads of a token together.
+  void normalise_heads(const norm& by, matrix& x) const {
+    if (!by.exists) return;
+    const rope::Index width = by.weight.size(), rows = x.size() / width;
+    matrix y = apply(by, Eigen::Map<const matrix>(x.data(), rows, width));
+    x = Eigen::Map<const matrix>(y.data(), x.rows(), x.cols());
+  }
+
+  matrix attend(layer& of, const matrix& x) const {
+    matrix q = of.q(x), k = of.k(x), v = of.v(x), out(x.rows(), q.cols());
+    if (clip_ > 0)
+      for (matrix* each : {&q, &k, &v}) *each = each->cwiseMax(-clip_).cwiseMin(clip_);
+    normalise_heads(of.of_queries, q);
+    normalise_heads(of.of_keys, k);
+    const auto queries = rope::thd(q, heads_), keys = rope::thd(k, kv_heads_),
+               values = rope::thd(v, kv_heads_);
+    const auto attended = rope::thd(out, heads_);
+    if (of.table == nullptr) {
+      of.cache.append(keys, values);
+      rope::attention(queries, of.cache, attended, of.options);
+    } else {
+      rope::with_layout(of.layout, [&](auto layout) {
+        of.cache.template append<decltype(layout)>(keys, values, *of.table);
+        rope::attention<decltype(layout)>(queries, of.cache, attended, *of.table, of.options);
+      });
+    }
+    return of.o(out);
+  }
+
+  matrix feed_forward(const layer& of, const matrix& x) const {
+    const bool gated = of.gate.weight.size() > 0;
+    matrix y = gated ? of.gate(x) : of.up(x);
+    y = y.unaryExpr([this](T value) { return activated(value); });
+    if (gated) y.array() *= of.up(x).array();
+    return of.down(y);
+  }
+  T activated(T x) const {
+    if (activation_ == "silu") return x / (1 + std::exp(-x));
+    if (activation_ == "gelu") return x / 2 * (1 + std::erf(x / std::numbers::sqrt2_v<T>));
+    const T inner = std::sqrt(2 * std::numbers::inv_pi_v<T>) * (x + T(0.044715) * x * x * x);
+    return x / 2 * (1 + std::tanh(inner));
+  }
+
+  rope::model_rope model_;
+  rope::model_tables<T> tables_;
+  rope::Index heads_, kv_heads_;
+  double norm_offset_, epsilon_;
+  bool subtracts_mean_, bare_norms_ = false, both_norms_in_parallel_ = false;
+  T clip_, residual_scale_, logit_scale_, logit_cap_, embedding_scale_ = 1;
+  std::string activation_ = "silu";
+  matrix embedding_;  // [vocabulary, hidden]
+  norm last_norm_;
+  linear output_;
+  std::vector<layer> layers_;
+};
+
+#endif  // ROPE_EXAMPLES_DECODER_HPP

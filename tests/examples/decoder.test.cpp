@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// The decoder of examples/generate_text.cpp beside logits that Hugging Face transformers' own classes made of the same
+// weights: logits/*.json, recorded by record_logits.py.
+#include "../../examples/decoder.hpp"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <rope/rope.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../../examples/safetensors.hpp"
+#include "examples/tiny_model.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+namespace {
+
+using nlohmann::json;
+using rope::Index;
+
+constexpr Index tokens = 400;
+
+std::filesystem::path scratch(const std::string& name) {
+  const auto folder = std::filesystem::temp_directory_path() / ("rope_tests_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  return folder / name;
+}
+
+/// The tokens of every record: (7919 i + 31 i^2) mod 96.
+std::vector<int> recorded_ids() {
+  std::vector<int> ids;
+  for (int i = 0; i < tokens; ++i) ids.push_back((7919 * i + 31 * i * i) % 96);
+  return ids;
+}
+
+template <class T>
+decoder<T> decoder_of(const json& record, const std::string& type) {
+  const auto path = scratch("tiny.safetensors");
+  testing::write_tiny_model(record, type, path);
+  const json& config = record.at("config");
+  return {config, rope::import_hugging_face(config, {.length = tokens}), safetensors(path), tokens};
+}
+
+/// Logits of all tokens: `prompt` of them in one call, then one by one.
+template <class T>
+typename decoder<T>::matrix logits_of(decoder<T>& model, Index prompt) {
+  const std::vector<int> ids = recorded_ids();
+  typename decoder<T>::matrix logits(tokens, 96);
+  for (Index first = 0, count = prompt; first < tokens; first += count, count = 1)
+    logits.middleRows(first, count) = model.forward(
+        std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), count);
+  return logits;
+}
+
+/// The largest difference from the recorded logits, over the largest of these.
+template <class Matrix>
+double error_of(const Matrix& logits, const json& record) {
+  double worst = 0, largest = 0;
+  std::size_t row = 0;
+  for (const Index position : record.at("positions").get<std::vector<Index>>()) {
+    const auto expected = record.at("logits").at(row++).get<std::vector<double>>();
+    for (std::size_t id = 0; id < expected.size(); ++id) {
+      worst = std::max(
+          worst, std::abs(static_cast<double>(logits(position, static_cast<Index>(id))) - expected[id]));
+      largest = std::max(largest, std::abs(expected[id]));
+    }
+  }
+  return worst / largest;
+}
+
+constexpr const char* families[] = {
+    "cohere",  "cohere2", "gemma",         "gemma2",       "gemma3",     "glm4",    "gpt_neox", "granite",
+    "llama_2", "llama_3", "llama_dynamic", "llama_linear", "llama_yarn", "mistral", "olmo",     "olmo2",
+    "olmo3",   "phi",     "phi3",          "qwen2",        "qwen3",      "smollm3", "stablelm", "starcoder2"};
+
+/// Records have 12 digits: half a unit of the last is 5e-12 of a number. What is left is for two orders of sums.
+constexpr double rounded_record = 6e-12;
+/// Roundings of float through two to four layers. Seen: 13 units (GLM-4).
+constexpr double float_error = 32 * std::numeric_limits<float>::epsilon() / 2;
+
+}  // namespace
+
+TEST_CASE("logits of every family are those of transformers", "[examples][decoder]") {
+  for (const char* family : families) {
+    INFO(family);
+    const json record = testing::recorded_logits(family);
+    auto exact = decoder_of<double>(record, "BF16");
+    CHECK(error_of(logits_of(exact, tokens), record) < rounded_record);
+    CHECK(exact.size() == tokens);
+    exact.clear();
+    CHECK(error_of(logits_of(exact, 150), record) < rounded_record);  // a prompt, then token by token
+    auto single = decoder_of<float>(record, "BF16");
+    CHECK(error_of(logits_of(single, tokens), record) < float_error);
+  }
+}
+
+TEST_CASE("weights of any type that holds them give the same bits", "[examples][decoder]") {
+  const json record = testing::recorded_logits("llama_3");
+  auto single = decoder_of<float>(record, "F32");
+  const auto expected = logits_of(single, tokens);
+  for (const char* type : {"BF16", "F16"}) {
+    auto narrow = decoder_of<float>(record, type);
+    CHECK((logits_of(narrow, tokens).array() == expected.array()).all());
+  }
+}
+
+TEST_CASE("a checkpoint is not run with a part of it left out", "[examples][decoder]") {
+  using testing::throws_saying;
+  const json record = testing::recorded_logits("qwen2");
+  const std::string layer = "model.layers.0.";
+  const auto load = [&](const json& changed) { return [=] { decoder_of<float>(changed, "F32"); }; };
+  json more = record, less = record, other = record;
+  more["tensors"][layer + "self_attn.sinks"] = {4};
+  CHECK(throws_saying<std::runtime_error>(load(more), "self_attn.sinks", "does not know"));
+  less["tensors"].erase(layer + "mlp.down_proj.weight");
+  CHECK(throws_saying<std::runtime_error>(load(less), layer + "mlp.down_proj", "must have 64 rows, got 0"));
+  other["tensors"][layer + "self_attn.k_proj.weight"] = {64, 64};
+  CHECK(throws_saying<std::runtime_error>(load(other), "self_attn.k_proj", "must have 32 rows, got 64"));
+  other = record;
+  other["config"]["hidden_act"] = "relu2";
+  CHECK(throws_saying<std::runtime_error>(load(other), "hidden_act", "relu2"));
+  auto model = decoder_of<float>(record, "F32");
+  CHECK(throws_saying<std::out_of_range>([&] { model.forward(std::vector<int>{96}); }, "96"));
+}
