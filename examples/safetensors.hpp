@@ -69,6 +69,34 @@ class safetensors {
     throw std::runtime_error(name + ": its type must be F64, F32, F16 or BF16, got " + of.type);
   }
 
+  /// Writes all tensors to one file of the same types and shapes, each with the bytes that
+  /// edit(name, shape, bytes of an element, bytes) leaves.
+  ///
+  /// Throws:  std::runtime_error if a file cannot be read or written
+  template <class Edit>
+  void copy_to(const std::filesystem::path& path, const Edit& edit) const {
+    nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
+    std::uint64_t end = 0;
+    for (const auto& [name, of] : tensors_) {
+      header[name] = {{"dtype", of.type}, {"shape", of.shape}, {"data_offsets", {end, end + of.bytes}}};
+      end += of.bytes;
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that elements are aligned
+    const std::uint64_t length = text.size();
+    std::ofstream stream(path, std::ios::binary);
+    stream.write(reinterpret_cast<const char*>(&length), sizeof length);
+    stream << text;
+    for (const auto& [name, of] : tensors_) {
+      std::vector<std::byte> bytes = read_bytes(of);
+      std::uint64_t count = 1;
+      for (const std::int64_t extent : of.shape) count *= static_cast<std::uint64_t>(extent);
+      edit(name, of.shape, count == 0 ? std::size_t{0} : static_cast<std::size_t>(of.bytes / count), bytes);
+      stream.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    }
+    if (!stream.flush()) throw std::runtime_error(path.string() + ": cannot be written");
+  }
+
  private:
   struct tensor {
     std::filesystem::path file;
@@ -132,14 +160,23 @@ class safetensors {
     if (count != expected || of.bytes % sizeof(Stored) != 0)
       throw std::runtime_error(of.file.string() + ": a tensor of " + std::to_string(of.bytes) +
                                " bytes does not have its shape");
-    std::vector<Stored> stored(static_cast<std::size_t>(count));
+    const std::vector<std::byte> bytes = read_bytes(of);
+    std::vector<T> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Stored stored;
+      std::memcpy(&stored, bytes.data() + i * sizeof stored, sizeof stored);
+      values[i] = static_cast<T>(stored);
+    }
+    return values;
+  }
+
+  static std::vector<std::byte> read_bytes(const tensor& of) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(of.bytes));
     std::ifstream stream(of.file, std::ios::binary);
     stream.seekg(static_cast<std::streamoff>(of.first));
-    if (!stream.read(reinterpret_cast<char*>(stored.data()), static_cast<std::streamsize>(of.bytes)))
+    if (!stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
       throw std::runtime_error(of.file.string() + ": cannot be read");
-    std::vector<T> values(stored.size());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(stored[i]);
-    return values;
+    return bytes;
   }
 
   std::map<std::string, tensor> tensors_;
