@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <rope/rope.hpp>
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/checkpoint_layout.hpp"
 #include "../../examples/safetensors.hpp"
 #include "examples/tiny_model.hpp"
 #include "support/catch.hpp"
@@ -109,6 +111,33 @@ TEST_CASE("weights of any type that holds them give the same bits", "[examples][
   for (const char* type : {"BF16", "F16"}) {
     auto narrow = decoder_of<float>(record, type);
     CHECK((logits_of(narrow, tokens).array() == expected.array()).all());
+  }
+}
+
+TEST_CASE("a checkpoint converted to the other layout is the same model", "[examples][checkpoint_layout]") {
+  const auto folder = scratch("original"), other = scratch("other"), back = scratch("back");
+  std::filesystem::create_directories(folder);
+  for (const char* family : {"llama_2", "gemma3", "qwen3", "olmo2", "phi3", "gpt_neox", "glm4", "cohere2"}) {
+    INFO(family);
+    const json record = testing::recorded_logits(family);
+    std::ofstream(folder / "config.json") << record.at("config");
+    testing::write_tiny_model(record, "BF16", folder / "model.safetensors");
+    const auto own = rope::import_hugging_face(record.at("config")).groups.front().layout;
+    const auto target =
+        own == rope::layout_kind::half_split ? rope::layout_kind::interleaved : rope::layout_kind::half_split;
+    CHECK(checkpoint_layout::convert(folder, other, target) >= 2);
+    json config;
+    std::ifstream(other / "config.json") >> config;
+    const auto model = rope::import_hugging_face(config, {.length = tokens});
+    CHECK(model.groups.front().layout == target);
+    decoder<double> converted(config, model, safetensors(other), tokens);
+    CHECK(error_of(logits_of(converted, tokens), record) < rounded_record);
+
+    checkpoint_layout::convert(other, back, own);
+    const safetensors before(folder), after(back);
+    for (const std::string& name : before.names()) CHECK(before.read<float>(name) == after.read<float>(name));
+    CHECK(testing::throws_saying<std::runtime_error>([&] { checkpoint_layout::convert(folder, other, own); },
+                                                     "already"));
   }
 }
 
