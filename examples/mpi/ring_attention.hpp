@@ -1,0 +1,261 @@
+#ifndef ROPE_EXAMPLES_RING_ATTENTION_HPP
+#define ROPE_EXAMPLES_RING_ATTENTION_HPP
+
+#include <rope/rope.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "mpi_calls.hpp"
+#include "sequence_split.hpp"
+
+/// Causal attention, forward and backward, of sequences whose tokens are spread over ranks. Queries stay
+/// where they are; blocks of keys and values travel, all in a ring or all at once. Queries and keys are
+/// rotated before, each at its own position, so that a block is rotated once and not by all who read it.
+
+namespace many {
+
+using rope::Index;
+
+/// Heads of the tokens of a rank, [tokens, count, dim].
+template <class T>
+struct heads {
+  Index tokens, count, dim;
+  std::vector<T> numbers;
+
+  heads(Index of_tokens, Index of_heads, Index of_dim)
+      : tokens(of_tokens),
+        count(of_heads),
+        dim(of_dim),
+        numbers(static_cast<std::size_t>(of_tokens * of_heads * of_dim)) {}
+  rope::head_view<T> view() { return rope::thd(numbers.data(), tokens, count, dim); }
+  rope::head_view<const T> view() const { return rope::thd(numbers.data(), tokens, count, dim); }
+};
+
+/// Keys and values of a block of tokens, or the gradients with respect to them: one message.
+template <class T>
+struct key_block {
+  Index tokens, count, head_dim, value_dim;
+  std::vector<T> numbers;  // [tokens, count, head_dim], then [tokens, count, value_dim]
+
+  key_block(Index of_tokens, Index of_heads, Index of_head_dim, Index of_value_dim)
+      : tokens(of_tokens),
+        count(of_heads),
+        head_dim(of_head_dim),
+        value_dim(of_value_dim),
+        numbers(static_cast<std::size_t>(of_tokens * of_heads * (of_head_dim + of_value_dim))) {}
+  /// Memory for a block of as many heads and channels.
+  key_block like(std::size_t of_tokens) const {
+    return {static_cast<Index>(of_tokens), count, head_dim, value_dim};
+  }
+  rope::head_view<T> keys() { return rope::thd(numbers.data(), tokens, count, head_dim); }
+  rope::head_view<T> values() {
+    return rope::thd(numbers.data() + tokens * count * head_dim, tokens, count, value_dim);
+  }
+  rope::head_view<const T> keys() const { return rope::thd(numbers.data(), tokens, count, head_dim); }
+  rope::head_view<const T> values() const {
+    return rope::thd(numbers.data() + tokens * count * head_dim, tokens, count, value_dim);
+  }
+};
+
+template <class T>
+void add(std::vector<T>& to, const std::vector<T>& more) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += more[i];
+}
+
+/// What the queries of a rank got, and what a backward pass needs of it.
+template <class T>
+struct attended {
+  heads<T> out;
+  std::vector<double> log_sum_exp;
+  std::int64_t pairs = 0;  // of a query and a key that it sees: the work that was done
+};
+
+enum tag : int { keys_and_values, their_gradients };
+
+/// Calls visit(owner, block) for the block of every rank, the own one first, then that of the rank to the
+/// left, and so on: every block moves one rank to the right in every step. A thread visits a block while this
+/// one waits for the next: MPI moves long messages only while someone is inside one of its calls.
+///
+/// \param meanwhile  starts other messages of a step, which will be there after the visit as well
+/// \param after      is called between the visit of a step and the next step
+template <class T, class Visit, class Meanwhile, class After>
+void for_each_block(job& ranks, const sequence_split& split, const key_block<T>& own, const Visit& visit,
+                    const Meanwhile& meanwhile, const After& after) {
+  key_block<T> block = own;
+  for (int step = 0; step < ranks.ranks(); ++step) {
+    const int owner = (ranks.rank() - step + ranks.ranks()) % ranks.ranks(),
+              next_owner = (owner - 1 + ranks.ranks()) % ranks.ranks();
+    const bool last = step + 1 == ranks.ranks();
+    key_block<T> next = own.like(last ? 0 : split.of(next_owner).size());
+    if (!last) {
+      ranks.start_receive(next.numbers, ranks.left(), tag::keys_and_values);
+      ranks.start_send(block.numbers, ranks.right(), tag::keys_and_values);
+    }
+    meanwhile(step, owner);
+    auto work = std::async(std::launch::async, [&] { visit(owner, std::as_const(block)); });
+    ranks.wait();
+    work.get();
+    after(step, owner);
+    block = std::move(next);
+  }
+}
+
+template <class T, class Visit>
+void for_each_block(job& ranks, const sequence_split& split, const key_block<T>& own, const Visit& visit) {
+  const auto nothing = [](int, int) {};
+  for_each_block(ranks, split, own, visit, nothing, nothing);
+}
+
+/// The rules for the queries of sequence s of `mine` and keys of `theirs`. No call has tokens of two
+/// sequences, so none needs a mask to keep them apart.
+inline rope::attention_options rules_of(const share& mine, const share& theirs, std::size_t s,
+                                        std::vector<double>& log_sum_exp, Index heads) {
+  const auto width = static_cast<std::size_t>(heads);
+  return {.query_positions = mine.positions_of(s),
+          .key_positions = theirs.positions_of(s),
+          .log_sum_exp = std::span(log_sum_exp).subspan(mine.begin(s) * width, mine.count(s) * width)};
+}
+
+/// Tokens of sequence s of a share.
+template <class View>
+View tokens_of(const View& view, const share& of, std::size_t s) {
+  return view.token_range(static_cast<Index>(of.begin(s)), static_cast<Index>(of.count(s)));
+}
+
+/// Zeros, and the log-sum-exp of no keys, which a merge leaves behind.
+template <class T>
+attended<T> attended_to_nothing(const heads<T>& q, const key_block<T>& block) {
+  return {
+      {q.tokens, q.count, block.value_dim},
+      std::vector<double>(static_cast<std::size_t>(q.tokens * q.count), rope::attention_options::no_keys)};
+}
+
+/// The queries of `mine` attend to the keys of `theirs`.
+template <class T>
+attended<T> attend_to_block(const heads<T>& q, const share& mine, const key_block<T>& block,
+                            const share& theirs) {
+  attended<T> part = attended_to_nothing(q, block);
+  for (std::size_t s = 0; s < mine.sequences(); ++s) {
+    const std::int64_t pairs = visible_pairs(mine, theirs, s);
+    if (pairs == 0) continue;
+    part.pairs += pairs;
+    rope::attention(tokens_of(q.view(), mine, s), tokens_of(block.keys(), theirs, s),
+                    tokens_of(block.values(), theirs, s), tokens_of(part.out.view(), mine, s),
+                    rules_of(mine, theirs, s, part.log_sum_exp, q.count));
+  }
+  return part;
+}
+
+/// Attention of this rank's queries to the keys of all ranks. Blocks are merged in the order of the ring,
+/// which is the same in every run, and so are the bits.
+///
+/// \param q    of this rank's tokens, rotated
+/// \param own  keys, rotated, and values of the same tokens
+template <class T>
+attended<T> ring_attention(job& ranks, const sequence_split& split, const heads<T>& q,
+                           const key_block<T>& own) {
+  const share mine = split.of(ranks.rank());
+  attended<T> all = attended_to_nothing(q, own);
+  for_each_block(ranks, split, own, [&](int owner, const key_block<T>& block) {
+    const attended<T> part = attend_to_block(q, mine, block, split.of(owner));
+    rope::merge_attention(all.out.view(), std::span(all.log_sum_exp), part.out.view(),
+                          std::span(part.log_sum_exp));
+    all.pairs += part.pairs;
+  });
+  return all;
+}
+
+/// The same with the keys and values of all ranks on every one, in the order of their positions: one call per
+/// sequence, no merge, and memory for all tokens. With few key heads that is little (Llama 3,
+/// arXiv:2407.21783, section 3.3.2).
+template <class T>
+attended<T> gathered_attention(job& ranks, const sequence_split& split, const heads<T>& q,
+                               const key_block<T>& own) {
+  std::vector<int> counts;
+  for (int r = 0; r < ranks.ranks(); ++r)
+    counts.push_back(detail::count_of(own.like(split.of(r).size()).numbers.size()));
+  const std::vector<T> received = ranks.all_gather(std::span<const T>(own.numbers), counts);
+
+  key_block<T> all = own.like(static_cast<std::size_t>(split.tokens()));
+  auto from = received.begin();
+  for (int r = 0; r < ranks.ranks(); ++r) {
+    const list tokens = split.of(r).tokens;
+    for (const auto& [to, width] : {std::pair(all.keys(), own.count * own.head_dim),
+                                    std::pair(all.values(), own.count * own.value_dim)})
+      for (const std::int64_t token : tokens) {
+        std::copy_n(from, width, to.at(0, static_cast<Index>(token), 0));
+        from += width;
+      }
+  }
+  return attend_to_block(q, split.of(ranks.rank()), all,
+                         sequence_split{split.offsets, 1, way_to_cut::contiguous}.of(0));
+}
+
+template <class T>
+struct ring_gradients {
+  heads<T> q;
+  key_block<T> keys;
+};
+
+/// The backward pass of ring_attention: gradients with respect to the rotated queries, keys and values of
+/// this rank's tokens. With the log-sum-exp of all keys at hand, each block of keys can be differentiated by
+/// itself. What the queries of a rank add to the gradients of a block follows the block, one step behind, and
+/// comes home in the end: the owner's own part is the first of the sum, then that of the rank to its right.
+///
+/// \param forward  what ring_attention or gathered_attention returned
+/// \param d_out    gradient with respect to its out
+template <class T>
+ring_gradients<T> ring_attention_gradient(job& ranks, const sequence_split& split, const heads<T>& q,
+                                          const key_block<T>& own, const attended<T>& forward,
+                                          const heads<T>& d_out) {
+  const share mine = split.of(ranks.rank());
+  std::vector<double> log_sum_exp = forward.log_sum_exp;
+  ring_gradients<T> sum = {{q.tokens, q.count, q.dim}, own.like(mine.size())};
+  key_block<T> added = own.like(0), before = own.like(0), passed_on = own.like(0);
+  for_each_block(
+      ranks, split, own,
+      [&](int owner, const key_block<T>& block) {
+        const share theirs = split.of(owner);
+        heads<T> d_q(q.tokens, q.count, q.dim);
+        added = own.like(theirs.size());
+        for (std::size_t s = 0; s < mine.sequences(); ++s)
+          if (visible_pairs(mine, theirs, s) > 0)
+            rope::attention_gradient(rope::attention_tape<T>{.q = tokens_of(q.view(), mine, s),
+                                                             .k = tokens_of(block.keys(), theirs, s),
+                                                             .v = tokens_of(block.values(), theirs, s),
+                                                             .out = tokens_of(forward.out.view(), mine, s),
+                                                             .d_out = tokens_of(d_out.view(), mine, s),
+                                                             .d_q = tokens_of(d_q.view(), mine, s),
+                                                             .d_k = tokens_of(added.keys(), theirs, s),
+                                                             .d_v = tokens_of(added.values(), theirs, s)},
+                                     rules_of(mine, theirs, s, log_sum_exp, q.count));
+        add(sum.q.numbers, d_q.numbers);
+      },
+      [&](int step, int owner) {
+        if (step == 0) return;  // nobody has added to the gradients of the own block
+        before = own.like(split.of(owner).size());
+        ranks.start_receive(before.numbers, ranks.left(), tag::their_gradients);
+      },
+      [&](int step, int /*owner*/) {
+        if (step > 0) add(before.numbers, added.numbers);
+        passed_on = step > 0 ? std::move(before) : std::move(added);
+        if (ranks.ranks() > 1) ranks.start_send(passed_on.numbers, ranks.right(), tag::their_gradients);
+      });
+  if (ranks.ranks() == 1) {
+    sum.keys = std::move(passed_on);
+  } else {
+    ranks.start_receive(sum.keys.numbers, ranks.left(), tag::their_gradients);
+    ranks.wait();
+  }
+  return sum;
+}
+
+}  // namespace many
+
+#endif  // ROPE_EXAMPLES_RING_ATTENTION_HPP
