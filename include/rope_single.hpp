@@ -6860,7 +6860,7 @@ template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   int place = 1;
   bool lacks = !is_head_view<std::remove_cvref_t<First>>;
-  ((lacks = lacks || (place < views && memory_without_axes<std::remove_cvref_t<Others>>), ++place), ...);
+  ((lacks |= place++ < views && memory_without_axes<std::remove_cvref_t<Others>>), ...);
   return lacks;
 }
 
@@ -11276,13 +11276,13 @@ inline void require_given_keys(const char* function, const key_rotation& stored)
 }
 
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
-inline void refuse_raw_keys(const char* function) {
+[[noreturn]] inline void refuse_raw_keys(const char* function) {
   ROPE_THROW(
       std::invalid_argument,
       message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
 }
 
-inline void refuse_rebase_of_raw_keys(const char* function) {
+[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
   ROPE_THROW(std::invalid_argument,
              message(function, ": raw keys have no angles; read them by the new table instead"));
 }
@@ -14282,7 +14282,7 @@ inline namespace ROPE_ABI {
 /// A number that went into the frequencies, under the name it has in this library.
 ///
 ///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << '\n';
+///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
   std::string name;
   double value;

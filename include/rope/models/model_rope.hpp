@@ -23,7 +23,7 @@ inline namespace ROPE_ABI {
 /// A number that went into the frequencies, under the name it has in this library.
 ///
 ///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << '\n';
+///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
   std::string name;
   double value;

@@ -48,13 +48,13 @@ inline void require_given_keys(const char* function, const key_rotation& stored)
 }
 
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
-inline void refuse_raw_keys(const char* function) {
+[[noreturn]] inline void refuse_raw_keys(const char* function) {
   ROPE_THROW(
       std::invalid_argument,
       message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
 }
 
-inline void refuse_rebase_of_raw_keys(const char* function) {
+[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
   ROPE_THROW(std::invalid_argument,
              message(function, ": raw keys have no angles; read them by the new table instead"));
 }

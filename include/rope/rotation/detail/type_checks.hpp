@@ -35,7 +35,7 @@ template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   int place = 1;
   bool lacks = !is_head_view<std::remove_cvref_t<First>>;
-  ((lacks = lacks || (place < views && memory_without_axes<std::remove_cvref_t<Others>>), ++place), ...);
+  ((lacks |= place++ < views && memory_without_axes<std::remove_cvref_t<Others>>), ...);
   return lacks;
 }
 
