@@ -3715,7 +3715,8 @@ class frequencies {
     const Index pairs = checked_pairs(rotary_dim);
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     owned_array<double> inv_freq(pairs, 1);
-    for (Index i = 0; i < pairs; ++i) inv_freq(i, 0) = std::numbers::pi * (1 + static_cast<double>(i) * step);
+    for (Index i = 0; i < pairs; ++i)  // fma: the same bits whether or not a compiler contracts
+      inv_freq(i, 0) = std::numbers::pi * std::fma(static_cast<double>(i), step, 1.0);
     return frequencies(std::move(inv_freq), 1.0);
   }
 
