@@ -15928,12 +15928,19 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_IMPORTER_HPP
 
 #include <algorithm>  // std::binary_search, std::sort, std::unique
-#include <cmath>      // std::sqrt
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+
+#include <optional>
+#include <string>
+#include <utility>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
@@ -15971,26 +15978,13 @@ inline std::string plain_architecture(std::string name) {
 
 #endif  // ROPE_MODELS_DETAIL_ARCHITECTURES_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
-#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
 
 #include <string_view>
 
 
-/// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
-///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
+/// What a record of hugging_face_records.hpp can say about an architecture.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -16035,8 +16029,32 @@ struct hugging_face_record {
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
 };
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+
+#include <string_view>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
+
+#include <string_view>
+
+
+/// The records of hugging_face_records.hpp whose layers are of more than one kind.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// nullptr where there is none.
+inline const hugging_face_record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
@@ -16047,32 +16065,12 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = -1},
-      {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
-      {.architecture = "arcee"},
-      {.architecture = "aria", .maybe_head_dim = 128},
-      {.architecture = "axk2", .layout = interleaved},
-      {.architecture = "baichuan"},
-      {.architecture = "bamba", .partial_rotary_factor = 0.5},
-      {.architecture = "bitnet", .base = 500000},
-      {.architecture = "chameleon"},
-      {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
-      {.architecture = "codegen", .layout = interleaved},
-      {.architecture = "cohere", .layout = interleaved, .base = 500000},
       {.architecture = "cohere2",
        .layout = interleaved,
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
        .sliding_window = 4096},
-      {.architecture = "csm", .base = 500000, .maybe_head_dim = 64},
-      {.architecture = "cwm", .base = 1e6, .maybe_head_dim = 128, .own_rule = true},
-      {.architecture = "dbrx"},
-      {.architecture = "deepseekocr2", .maybe_head_dim = 128},
-      {.architecture = "deepseekv2", .layout = interleaved},
-      {.architecture = "deepseekv3", .layout = interleaved},
-      {.architecture = "deepseekv32", .layout = interleaved},
-      {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
-      {.architecture = "diffllama", .maybe_head_dim = 64},
       {.architecture = "diffusiongemma",
        .head_dim = 256,
        .full_head_dim = 512,
@@ -16080,20 +16078,9 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .full_offset = 5,
        .scale = one,
        .own_rule = true},
-      {.architecture = "doge"},
-      {.architecture = "dots1", .slides = from_max_window_layers},
-      {.architecture = "emu3", .base = 1e6},
-      {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
-      {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
-      {.architecture = "evolla", .base = 500000},
       {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
       {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "falcon"},
-      {.architecture = "falconh1"},
-      {.architecture = "flexolmo", .base = 500000},
-      {.architecture = "gemma", .head_dim = 256},
       {.architecture = "gemma2",
        .head_dim = 256,
        .full_every = 2,
@@ -16130,6 +16117,96 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .full_offset = 5,
        .scale = one,
        .own_rule = true},
+      {.architecture = "gptoss",
+       .base = 150000,
+       .head_dim = 64,
+       .full_every = 2,
+       .full_offset = 1,
+       .sink_logits = true,
+       .own_rule = true},
+      {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
+      {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "olmo3", .base = 500000, .local_base = 500000},
+      {.architecture = "smollm3",
+       .base = 2e6,
+       .no_rope_every = 4,
+       .slides = not_known,
+       .slides_if_asked = true},
+      {.architecture = "t5gemma2",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256},
+      {.architecture = "t5gemma2decoder",
+       .base = 1e6,
+       .local_base = 10000,
+       .head_dim = 256,
+       .full_every = 6,
+       .full_offset = 5,
+       .scale = query_pre_attn_scalar,
+       .scale_number = 256},
+  };
+  for (const hugging_face_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
+
+/// What a config.json does not write down because its architecture implies it: one record per architecture,
+/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
+///
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
+inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+  using enum layout_kind;
+  using enum score_scale;
+  using enum which_slide;
+  static constexpr hugging_face_record records[] = {
+      {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
+      {.architecture = "arcee"},
+      {.architecture = "aria", .maybe_head_dim = 128},
+      {.architecture = "axk2", .layout = interleaved},
+      {.architecture = "baichuan"},
+      {.architecture = "bamba", .partial_rotary_factor = 0.5},
+      {.architecture = "bitnet", .base = 500000},
+      {.architecture = "chameleon"},
+      {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.architecture = "codegen", .layout = interleaved},
+      {.architecture = "cohere", .layout = interleaved, .base = 500000},
+      {.architecture = "csm", .base = 500000, .maybe_head_dim = 64},
+      {.architecture = "cwm", .base = 1e6, .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "dbrx"},
+      {.architecture = "deepseekocr2", .maybe_head_dim = 128},
+      {.architecture = "deepseekv2", .layout = interleaved},
+      {.architecture = "deepseekv3", .layout = interleaved},
+      {.architecture = "deepseekv32", .layout = interleaved},
+      {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
+      {.architecture = "diffllama", .maybe_head_dim = 64},
+      {.architecture = "doge"},
+      {.architecture = "dots1", .slides = from_max_window_layers},
+      {.architecture = "emu3", .base = 1e6},
+      {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
+      {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
+      {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
+      {.architecture = "evolla", .base = 500000},
+      {.architecture = "falcon"},
+      {.architecture = "falconh1"},
+      {.architecture = "flexolmo", .base = 500000},
+      {.architecture = "gemma", .head_dim = 256},
       {.architecture = "glm", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4moe", .partial_rotary_factor = 0.5},
@@ -16141,13 +16218,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
       {.architecture = "gptneoxjapanese"},
-      {.architecture = "gptoss",
-       .base = 150000,
-       .head_dim = 64,
-       .full_every = 2,
-       .full_offset = 1,
-       .sink_logits = true,
-       .own_rule = true},
       {.architecture = "granite", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
@@ -16166,7 +16236,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "lfm2", .base = 1e6},
       {.architecture = "lfm2moe", .base = 1e6},
       {.architecture = "llama"},
-      {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
       {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
       {.architecture = "mimi", .maybe_head_dim = 64},
       {.architecture = "minicpm"},
@@ -16179,8 +16248,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
-      {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
-      {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.architecture = "moonshinestreaming",
        .layout = interleaved,
@@ -16192,7 +16259,6 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64, .causal = false},
       {.architecture = "olmo"},
       {.architecture = "olmo2"},
-      {.architecture = "olmo3", .base = 500000, .local_base = 500000},
       {.architecture = "olmoe"},
       {.architecture = "openaiprivacyfilter",
        .layout = interleaved,
@@ -16223,30 +16289,9 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "seedoss"},
-      {.architecture = "smollm3",
-       .base = 2e6,
-       .no_rope_every = 4,
-       .slides = not_known,
-       .slides_if_asked = true},
       {.architecture = "solaropen", .base = 1e6, .maybe_head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
-      {.architecture = "t5gemma2",
-       .base = 1e6,
-       .local_base = 10000,
-       .head_dim = 256,
-       .full_every = 6,
-       .full_offset = 5,
-       .scale = query_pre_attn_scalar,
-       .scale_number = 256},
-      {.architecture = "t5gemma2decoder",
-       .base = 1e6,
-       .local_base = 10000,
-       .head_dim = 256,
-       .full_every = 6,
-       .full_offset = 5,
-       .scale = query_pre_attn_scalar,
-       .scale_number = 256},
       {.architecture = "t5gemmamodule",
        .head_dim = 256,
        .scale = query_pre_attn_scalar,
@@ -16262,7 +16307,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
-  return nullptr;
+  return hugging_face_layered_record_of(architecture);
 }
 
 }  // namespace detail
@@ -16433,8 +16478,7 @@ class json_reader {
 
 #endif  // ROPE_MODELS_DETAIL_JSON_READER_HPP
 
-/// What a Hugging Face config.json says around its rope dictionary: the architecture, the shape of a head,
-/// and which layer is of which type.
+/// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -16564,64 +16608,29 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
   return rotary_dim;
 }
 
-/// The type of every layer: given, or by the pattern of the architecture, or empty.
-///
-/// \param slides  whether there is a window for layers to slide
-template <class J>
-std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                        std::optional<Index> layers, bool slides) {
-  if (auto given = text.texts("layer_types")) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("layer_types", broken);
-    return *std::move(given);
-  }
-  if (!layers || defaults.full_every == 0 || !slides) return {};
-  std::vector<std::string> types;
-  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
-  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
-    const std::string letters = *text.text("sliding_window_pattern");
-    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
-    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
-    return types;
-  }
-  auto every = text.index("sliding_window_pattern");
-  if (!every) every = text.index("_sliding_window_pattern");
-  if (!every) every = text.index("global_attn_every_n_layers");
-  const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  for (Index i = 0; i < *layers; ++i) add(i % period == full);
-  return types;
-}
-
-/// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
-template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers) {
-  std::vector<Index> without;
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
-  const auto every = text.index("no_rope_layer_interval");
-  if (given && !given->empty()) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("no_rope_layers", broken);
-    for (std::size_t i = 0; i < given->size(); ++i)
-      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
-    return without;
-  }
-  const Index period = every.value_or(defaults.no_rope_every);
-  if (period == 0) return without;
-  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
-  return without;
-}
-
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+
+#include <cmath>  // std::sqrt
+#include <optional>
+#include <string>
+#include <utility>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
@@ -16797,6 +16806,298 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+
+/// One group of layers, from a rope dictionary and the keys beside it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Adds groups to the model.
+template <class J>
+class hugging_face_group_maker {
+ public:
+  /// \param text    the keys beside the rope dictionaries
+  /// \param length  as in hugging_face_options
+  hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
+                           model_rope& model)
+      : text_(text),
+        defaults_(defaults),
+        length_(length),
+        model_(model),
+        head_(head_shape_of(text, defaults)) {}
+
+  /// \param given         the rope dictionary; nullptr is one without keys
+  /// \param path          of its keys in messages
+  /// \param base_of_type  the base where the dictionary has none
+  void add(const std::string& layer_type, const J* given, const std::string& path,
+           std::optional<double> base_of_type) {
+    json_reader<J> rope(given, path);
+    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
+    const std::string type = rope_type_of(rope, model_.warnings);
+    const double base = base_of(rope, base_of_type);
+    const Index rotary_dim = type == "proportional"
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    allowance_.take("import_hugging_face",
+                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
+    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
+    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
+      warn(path + "rope_type " + type +
+           " depends on the length of the sequence; these frequencies are for a short one");
+    layer_group group{.layer_type = layer_type,
+                      .layout = defaults_.layout,
+                      .head_dim = head.head_dim,
+                      .first_channel = head.first_channel,
+                      .frequencies = std::move(rule.frequencies),
+                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
+                      .scale = scale_of(head, rule.softmax_multiplier),
+                      .softcap = softcap_of(),
+                      .rule = std::move(rule.rule),
+                      .base = base,
+                      .numbers = std::move(rule.numbers)};
+    add_sections(rope, group);
+    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    model_.groups.push_back(std::move(group));
+  }
+
+  /// The default of the class, with a warning; a base of 0 is not known.
+  double assumed(const std::string& what, double value) {
+    if (detail::equal(value, 0))
+      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
+    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+         model_.architecture);
+    return value;
+  }
+
+  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
+
+ private:
+  /// What q . k is multiplied by.
+  double scale_of(const head_shape& head, double latent_multiplier) {
+    const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
+    if (head.latent) return latent_multiplier * root;
+    switch (defaults_.scale) {
+      case score_scale::one:
+        return 1;
+      case score_scale::query_pre_attn_scalar: {
+        const double width =
+            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
+      }
+      case score_scale::attention_multiplier: {
+        const double factor =
+            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(factor, 0) ? root : factor;
+      }
+      case score_scale::inverse_root:
+        break;
+    }
+    return root;
+  }
+  double softcap_of() {
+    if (text_.is_null("attn_logit_softcapping")) return 0;
+    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
+  }
+
+  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
+    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
+      beside =
+          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
+    const auto inside = rope.number("rope_theta", range::above_one);
+    if (inside) {
+      if (beside && !detail::equal(*beside, *inside))
+        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+      return *inside;
+    }
+    if (base_of_type) return *base_of_type;
+    const auto ratio = text_.number("rope_ratio", range::positive);
+    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
+                   text_.path() + "rope_theta * rope_ratio");
+  }
+
+  void add_sections(json_reader<J>& rope, layer_group& group) {
+    const auto sections = rope.numbers("mrope_section", range::whole);
+    const auto alternate = rope.boolean("mrope_interleaved");
+    if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
+                                       std::to_string(sections->size()));
+    double sum = 0;
+    for (const double pairs : *sections) {
+      sum += pairs;
+      group.mrope_sections.push_back(static_cast<Index>(pairs));
+    }
+    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
+    if (static_cast<Index>(sum) != group.frequencies.pairs())
+      rope.refuse("mrope_section", "must add up to the number of pairs, " +
+                                       std::to_string(group.frequencies.pairs()) + ", got " +
+                                       std::to_string(static_cast<Index>(sum)));
+  }
+
+  json_reader<J>& text_;
+  const hugging_face_record& defaults_;
+  double length_;
+  model_rope& model_;
+  head_shape head_;
+  group_allowance allowance_ = {};
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+
+/// How the keys of a config.json make groups of layers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Finds the rope dictionaries of a file, and makes a group of each.
+template <class J>
+class hugging_face_groups {
+ public:
+  /// \param length  as in hugging_face_options
+  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
+                      model_rope& model)
+      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
+
+  void add() {
+    const J* given = text_.object("rope_parameters");
+    const J* old = text_.object("rope_scaling");
+    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
+    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (old) given = old;
+    if (!given && defaults_.own_rule)
+      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
+                                           " takes a scaled rule of its own; give the dictionary");
+    if (given && add_nested_groups(*given, path)) return;
+
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    auto local = text_.number("rope_local_base_freq", range::above_one);
+    if (!local) local = text_.number("local_rope_theta", range::above_one);
+    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path, {});
+    maker_.add("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
+    maker_.add("sliding_attention", nullptr, path,
+               local ? *local : maker_.assumed("local", defaults_.local_base));
+  }
+
+ private:
+  /// rope_parameters with one dictionary per layer type.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    std::vector<std::string> beside;
+    bool nested = false;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
+      nested = true;
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      maker_.add(key, &item.value(), path + key + ".", {});
+    }
+    if (nested)
+      for (const std::string& key : beside)
+        maker_.warn(path + key + " lies beside the layer types and has no effect");
+    return nested;
+  }
+
+  json_reader<J>& text_;
+  const hugging_face_record& defaults_;
+  model_rope& model_;
+  hugging_face_group_maker<J> maker_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+
+/// Which layer of a config.json is of which type, and which of them do not turn.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The type of every layer: given, or by the pattern of the architecture, or empty.
+///
+/// \param slides  whether there is a window for layers to slide
+template <class J>
+std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                        std::optional<Index> layers, bool slides) {
+  if (auto given = text.texts("layer_types")) {
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("layer_types", broken);
+    return *std::move(given);
+  }
+  if (!layers || defaults.full_every == 0 || !slides) return {};
+  std::vector<std::string> types;
+  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
+    const std::string letters = *text.text("sliding_window_pattern");
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      text.refuse("sliding_window_pattern", "must be a number or made of L and G, got " + letters);
+    for (Index i = 0; i < *layers; ++i) add(letters[static_cast<std::size_t>(i) % letters.size()] == 'G');
+    return types;
+  }
+  auto every = text.index("sliding_window_pattern");
+  if (!every) every = text.index("_sliding_window_pattern");
+  if (!every) every = text.index("global_attn_every_n_layers");
+  const Index period = every.value_or(defaults.full_every);
+  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
+  for (Index i = 0; i < *layers; ++i) add(i % period == full);
+  return types;
+}
+
+/// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
+template <class J>
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                          std::optional<Index> layers) {
+  std::vector<Index> without;
+  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  const auto every = text.index("no_rope_layer_interval");
+  if (given && !given->empty()) {
+    const std::string broken =
+        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
+    if (!broken.empty()) text.refuse("no_rope_layers", broken);
+    for (std::size_t i = 0; i < given->size(); ++i)
+      if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
+  const Index period = every.value_or(defaults.no_rope_every);
+  if (period == 0) return without;
+  if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
+  for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  return without;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
@@ -16885,8 +17186,7 @@ class hugging_face_importer {
     model_.architecture = architecture_of(outer_, text_);
     defaults_ = record_of(text_, model_.architecture, given_layout_);
     refuse_models_without_rope(text_, model_.architecture);
-    head_ = head_shape_of(text_, defaults_);
-    add_groups();
+    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     add_layers();
     refuse_unknown_scaling();
     for (const std::string& key : text_.unasked())
@@ -16909,154 +17209,6 @@ class hugging_face_importer {
                              "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
       if (words.find(word) != std::string::npos) return true;
     return false;
-  }
-
-  void add_groups() {
-    const J* given = text_.object("rope_parameters");
-    const J* old = text_.object("rope_scaling");
-    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) warn(text_.path() + "rope_parameters is overruled by rope_scaling");
-    if (old) given = old;
-    if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
-                                           " takes a scaled rule of its own; give the dictionary");
-    if (given && add_nested_groups(*given, path)) return;
-
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    auto local = text_.number("rope_local_base_freq", range::above_one);
-    if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && detail::equal(defaults_.local_base, 0)) return add_group("", given, path, {});
-    add_group("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
-    add_group("sliding_attention", nullptr, path, local ? *local : assumed("local", defaults_.local_base));
-  }
-
-  /// rope_parameters with one dictionary per layer type.
-  bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside;
-    bool nested = false;
-    for (const auto& item : given.items()) {
-      const std::string key = item.key();
-      if (!item.value().is_object()) {
-        if (!item.value().is_null()) beside.push_back(key);
-        continue;
-      }
-      nested = true;
-      if (key.empty() || key.size() > longest_layer_type)
-        ROPE_THROW(
-            std::invalid_argument,
-            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
-                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
-      add_group(key, &item.value(), path + key + ".", {});
-    }
-    if (nested)
-      for (const std::string& key : beside)
-        warn(path + key + " lies beside the layer types and has no effect");
-    return nested;
-  }
-
-  void add_group(const std::string& layer_type, const J* given, const std::string& path,
-                 std::optional<double> base_of_type) {
-    json_reader<J> rope(given, path);
-    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
-    const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, base_of_type);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
-    allowance_.take("import_hugging_face",
-                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
-    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
-      warn(path + "rope_type " + type +
-           " depends on the length of the sequence; these frequencies are for a short one");
-    layer_group group{.layer_type = layer_type,
-                      .layout = defaults_.layout,
-                      .head_dim = head.head_dim,
-                      .first_channel = head.first_channel,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-                      .scale = scale_of(head, rule.softmax_multiplier),
-                      .softcap = softcap_of(),
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
-    add_sections(rope, group);
-    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
-    model_.groups.push_back(std::move(group));
-  }
-
-  /// What q . k is multiplied by.
-  double scale_of(const head_shape& head, double latent_multiplier) {
-    const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
-    if (head.latent) return latent_multiplier * root;
-    switch (defaults_.scale) {
-      case score_scale::one:
-        return 1;
-      case score_scale::query_pre_attn_scalar: {
-        const double width =
-            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
-      }
-      case score_scale::attention_multiplier: {
-        const double factor =
-            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
-        return detail::equal(factor, 0) ? root : factor;
-      }
-      case score_scale::inverse_root:
-        break;
-    }
-    return root;
-  }
-  double softcap_of() {
-    if (text_.is_null("attn_logit_softcapping")) return 0;
-    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
-  }
-
-  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
-    std::optional<double> beside = text_.number("rope_theta", range::above_one);
-    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
-    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
-      beside =
-          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
-    const auto inside = rope.number("rope_theta", range::above_one);
-    if (inside) {
-      if (beside && !detail::equal(*beside, *inside))
-        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
-      return *inside;
-    }
-    if (base_of_type) return *base_of_type;
-    const auto ratio = text_.number("rope_ratio", range::positive);
-    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
-    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
-                   text_.path() + "rope_theta * rope_ratio");
-  }
-
-  double assumed(const std::string& what, double value) {
-    if (detail::equal(value, 0))
-      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
-    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
-         model_.architecture);
-    return value;
-  }
-
-  void add_sections(json_reader<J>& rope, layer_group& group) {
-    const auto sections = rope.numbers("mrope_section", range::whole);
-    const auto alternate = rope.boolean("mrope_interleaved");
-    if (!sections) return;
-    if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
-                                       std::to_string(sections->size()));
-    double sum = 0;
-    for (const double pairs : *sections) {
-      sum += pairs;
-      group.mrope_sections.push_back(static_cast<Index>(pairs));
-    }
-    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
-    if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse("mrope_section", "must add up to the number of pairs, " +
-                                       std::to_string(group.frequencies.pairs()) + ", got " +
-                                       std::to_string(static_cast<Index>(sum)));
   }
 
   void add_layers() {
@@ -17129,8 +17281,6 @@ class hugging_face_importer {
   std::optional<layout_kind> given_layout_;
   json_reader<J> outer_, text_;
   hugging_face_record defaults_ = {};
-  head_shape head_ = {};
-  group_allowance allowance_ = {};
   model_rope model_ = {};
 };
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <rope/config.hpp>
-#include <rope/models/detail/hugging_face_records.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
+
+#include <cmath>  // std::sqrt
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/hugging_face_schedule.hpp>
+#include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// One group of layers, from a rope dictionary and the keys beside it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Adds groups to the model.
+template <class J>
+class hugging_face_group_maker {
+ public:
+  /// \param text    the keys beside the rope dictionaries
+  /// \param length  as in hugging_face_options
+  hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
+                           model_rope& model)
+      : text_(text),
+        defaults_(defaults),
+        length_(length),
+        model_(model),
+        head_(head_shape_of(text, defaults)) {}
+
+  /// \param given         the rope dictionary; nullptr is one without keys
+  /// \param path          of its keys in messages
+  /// \param base_of_type  the base where the dictionary has none
+  void add(const std::string& layer_type, const J* given, const std::string& path,
+           std::optional<double> base_of_type) {
+    json_reader<J> rope(given, path);
+    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
+    const std::string type = rope_type_of(rope, model_.warnings);
+    const double base = base_of(rope, base_of_type);
+    const Index rotary_dim = type == "proportional"
+                                 ? head.window
+                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    allowance_.take("import_hugging_face",
+                    given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
+    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
+    if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
+      warn(path + "rope_type " + type +
+           " depends on the length of the sequence; these frequencies are for a short one");
+    layer_group group{.layer_type = layer_type,
+                      .layout = defaults_.layout,
+                      .head_dim = head.head_dim,
+                      .first_channel = head.first_channel,
+                      .frequencies = std::move(rule.frequencies),
+                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
+                      .scale = scale_of(head, rule.softmax_multiplier),
+                      .softcap = softcap_of(),
+                      .rule = std::move(rule.rule),
+                      .base = base,
+                      .numbers = std::move(rule.numbers)};
+    add_sections(rope, group);
+    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    model_.groups.push_back(std::move(group));
+  }
+
+  /// The default of the class, with a warning; a base of 0 is not known.
+  double assumed(const std::string& what, double value) {
+    if (detail::equal(value, 0))
+      text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
+    warn(what + " base is not given; assumed " + exact_digits(value) + ", the default of " +
+         model_.architecture);
+    return value;
+  }
+
+  void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
+
+ private:
+  /// What q . k is multiplied by.
+  double scale_of(const head_shape& head, double latent_multiplier) {
+    const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
+    if (head.latent) return latent_multiplier * root;
+    switch (defaults_.scale) {
+      case score_scale::one:
+        return 1;
+      case score_scale::query_pre_attn_scalar: {
+        const double width =
+            text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(width, 0) ? root : 1 / std::sqrt(width);
+      }
+      case score_scale::attention_multiplier: {
+        const double factor =
+            text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
+        return detail::equal(factor, 0) ? root : factor;
+      }
+      case score_scale::inverse_root:
+        break;
+    }
+    return root;
+  }
+  double softcap_of() {
+    if (text_.is_null("attn_logit_softcapping")) return 0;
+    return text_.number("attn_logit_softcapping", range::positive).value_or(defaults_.softcap);
+  }
+
+  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
+    if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
+      beside =
+          json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
+    const auto inside = rope.number("rope_theta", range::above_one);
+    if (inside) {
+      if (beside && !detail::equal(*beside, *inside))
+        warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
+      return *inside;
+    }
+    if (base_of_type) return *base_of_type;
+    const auto ratio = text_.number("rope_ratio", range::positive);
+    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
+                   text_.path() + "rope_theta * rope_ratio");
+  }
+
+  void add_sections(json_reader<J>& rope, layer_group& group) {
+    const auto sections = rope.numbers("mrope_section", range::whole);
+    const auto alternate = rope.boolean("mrope_interleaved");
+    if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
+                                       std::to_string(sections->size()));
+    double sum = 0;
+    for (const double pairs : *sections) {
+      sum += pairs;
+      group.mrope_sections.push_back(static_cast<Index>(pairs));
+    }
+    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
+    if (static_cast<Index>(sum) != group.frequencies.pairs())
+      rope.refuse("mrope_section", "must add up to the number of pairs, " +
+                                       std::to_string(group.frequencies.pairs()) + ", got " +
+                                       std::to_string(static_cast<Index>(sum)));
+  }
+
+  json_reader<J>& text_;
+  const hugging_face_record& defaults_;
+  double length_;
+  model_rope& model_;
+  head_shape head_;
+  group_allowance allowance_ = {};
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/hugging_face_group.hpp>
+#include <rope/models/detail/hugging_face_record.hpp>
+#include <rope/models/detail/json_reader.hpp>
+#include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// How the keys of a config.json make groups of layers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Finds the rope dictionaries of a file, and makes a group of each.
+template <class J>
+class hugging_face_groups {
+ public:
+  /// \param length  as in hugging_face_options
+  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
+                      model_rope& model)
+      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
+
+  void add() {
+    const J* given = text_.object("rope_parameters");
+    const J* old = text_.object("rope_scaling");
+    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
+    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (old) given = old;
+    if (!given && defaults_.own_rule)
+      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
+                                           " takes a scaled rule of its own; give the dictionary");
+    if (given && add_nested_groups(*given, path)) return;
+
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    auto local = text_.number("rope_local_base_freq", range::above_one);
+    if (!local) local = text_.number("local_rope_theta", range::above_one);
+    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path, {});
+    maker_.add("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
+    maker_.add("sliding_attention", nullptr, path,
+               local ? *local : maker_.assumed("local", defaults_.local_base));
+  }
+
+ private:
+  /// rope_parameters with one dictionary per layer type.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    std::vector<std::string> beside;
+    bool nested = false;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
+      nested = true;
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      maker_.add(key, &item.value(), path + key + ".", {});
+    }
+    if (nested)
+      for (const std::string& key : beside)
+        maker_.warn(path + key + " lies beside the layer types and has no effect");
+    return nested;
+  }
+
+  json_reader<J>& text_;
+  const hugging_face_record& defaults_;
+  model_rope& model_;
+  hugging_face_group_maker<J> maker_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP

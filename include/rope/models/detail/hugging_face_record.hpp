@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
+
+#include <string_view>
+
+#include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// What a record of hugging_face_records.hpp can say about an architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What the products of queries and keys are multiplied by before the softmax.
+enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
+
+/// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
+enum class which_slide {
+  by_type,                 // those of the type sliding_attention, by full_every
+  every,                   // all of them
+  from_max_window_layers,  // those from that layer on
+  not_known
+};
+
+struct hugging_face_record {
+  std::string_view architecture;  // as plain_architecture spells it
+  layout_kind layout = layout_kind::half_split;
+  double base = 10000;  // 0: no source is known, so a file must give it
+  double local_base =
+      0;  // of sliding layers, where older files give them one of their own; 0: they have none
+  double partial_rotary_factor = 1;
+  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  Index maybe_head_dim =
+      0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
+  Index full_head_dim = 0;  // of layers that attend fully; 0: head_dim
+  Index full_every = 0,
+        full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;  // negative: layers slide whatever the window is
+  Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
+  score_scale scale = score_scale::inverse_root;
+  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double softcap = 0;       // of attn_logit_softcapping
+  which_slide slides = which_slide::by_type;
+  bool slides_if_asked = false;    // only with use_sliding_window
+  bool causal = true;              // false: an encoder
+  bool sink_logits = false;        // a learned logit per query head, in the checkpoint
+  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool own_rule =
+      false;  // without a rope dictionary the class fills in a scaled one, which is not known here
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORD_HPP
