@@ -9,7 +9,9 @@ set(page ${root}/include/rope/models/README.md)
 
 # The value of a field in `record`, or `otherwise`.
 function(field name otherwise)
-  if(record MATCHES "[.]${name} = ([^,}]+)")
+  if(record MATCHES "[.]${name} = \"([^\"]*)\"")
+    set(${name} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  elseif(record MATCHES "[.]${name} = ([^,}]+)")
     set(${name} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()
     set(${name} "${otherwise}" PARENT_SCOPE)
@@ -66,7 +68,6 @@ read_records(hugging_face_records.hpp hugging_face_layered_records.hpp)
 list(LENGTH records hugging_face_count)
 foreach(record IN LISTS records)
   field(architecture "")
-  string(REPLACE "\"" "" architecture "${architecture}")
   field(layout half_split)
   field(base "")
   field(head_dim "")
@@ -77,6 +78,7 @@ foreach(record IN LISTS records)
   field(full_every "")
   field(full_offset 0)
   field(full_rotate true)
+  field(dense_first "")
   field(no_rope_every "")
   field(scale "")
   field(scale_number "")
@@ -104,6 +106,7 @@ foreach(record IN LISTS records)
     endif()
     list(APPEND words "${which}")
   endif()
+  say(dense_first "the first first_k_dense_replace layers are dense and turn, unless prefix_dense_sliding_window_pattern is not 1")
   say(local_base "base ${local_base} where layers slide")
   say(full_head_dim "heads of ${full_head_dim} where layers attend fully")
   say(no_rope_every "every layer ${no_rope_every} does not turn")
@@ -155,7 +158,6 @@ list(LENGTH records gguf_count)
 set(without "")
 foreach(record IN LISTS records)
   field(architecture "")
-  string(REPLACE "\"" "" architecture "${architecture}")
   field(rotates true)
   if(rotates STREQUAL "false")
     list(APPEND without "${architecture}")
@@ -232,7 +234,7 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 ## Not in these tables
 
 - Families of Hugging Face whose layers turn in ways that a record cannot say yet: DeepSeek V4, Step 3.5, Laguna, Mellum, Zaya, Zamba 2,
-  MiMo V2, Muse Glimmer, Granite SWA and Granite 4 hybrid, Cohere 2 MoE, Hunyuan VL, ERNIE 4.5 VL.
+  MiMo V2, Muse Glimmer, Granite SWA and Granite 4 hybrid, Hunyuan VL, ERNIE 4.5 VL.
 - Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 ")

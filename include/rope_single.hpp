@@ -15991,11 +15991,17 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What the products of queries and keys are multiplied by before the softmax.
-enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
+enum class score_scale {
+  inverse_root,           // 1 / sqrt(head_dim)
+  half_head,              // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,  // 1 / sqrt(that key)
+  attention_multiplier,   // that key
+  one
+};
 
 /// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
 enum class which_slide {
-  by_type,                 // those of the type sliding_attention, by full_every
+  by_type,                 // those of other_type, by full_every
   every,                   // all of them
   from_max_window_layers,  // those from that layer on
   not_known
@@ -16011,9 +16017,15 @@ struct hugging_face_record {
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
   Index maybe_head_dim =
       0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
-  Index full_head_dim = 0;  // of layers that attend fully; 0: head_dim
+  Index full_head_dim = 0;   // of layers that attend fully; 0: head_dim
+  bool double_head = false;  // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  // The types of layers: those of full_type attend to all tokens.
+  std::string_view full_type = "full_attention", other_type = "sliding_attention";
+  bool others_attend = true;  // false: layers of all other types have no attention
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
+                              // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
   bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
   double sliding_window = 0;  // negative: layers slide whatever the window is
   Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
@@ -16027,6 +16039,8 @@ struct hugging_face_record {
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
+  std::string_view turns_if =
+      {};  // a key: no layer turns unless it is true, "rope" or a dictionary with rope_theta
 };
 
 }  // namespace detail
@@ -16069,6 +16083,14 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .layout = interleaved,
        .full_every = 4,
        .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "cohere2moe",
+       .layout = interleaved,
+       .head_dim = 128,
+       .full_every = 4,
+       .full_offset = 3,
+       .dense_first = true,
        .full_rotate = false,
        .sliding_window = 4096},
       {.architecture = "diffusiongemma",
@@ -16514,7 +16536,21 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 
 /// Models of an architecture that rotates, which do not.
 template <class J>
-void refuse_models_without_rope(json_reader<J>& text, const std::string& architecture) {
+void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
+                                const std::string& architecture) {
+  if (!defaults.turns_if.empty()) {
+    const std::string key(defaults.turns_if);
+    const J* value = text.find(key.c_str());
+    const bool turns = value && ((value->is_boolean() && value->template get<bool>()) ||
+                                 (value->is_string() && value->template get<std::string>() == "rope") ||
+                                 (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
+    if (!turns)
+      text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
+                                   " does: it must be true, \"rope\" or a dictionary with rope_theta");
+  }
+  if (defaults.dense_first && text.is_null("sliding_window"))
+    text.refuse("sliding_window",
+                "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))
     text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
   if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
@@ -16540,15 +16576,17 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
+  if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
-    if (*hidden_size % *heads != 0)
+    const Index width = defaults.double_head ? 2 * *hidden_size : *hidden_size;
+    if (width % *heads != 0)
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
-    head_dim = *hidden_size / *heads;
+    head_dim = width / *heads;
     if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
       text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
                                    std::to_string(defaults.maybe_head_dim) + " in the class as it comes");
@@ -16880,6 +16918,8 @@ class hugging_face_group_maker {
     switch (defaults_.scale) {
       case score_scale::one:
         return 1;
+      case score_scale::half_head:
+        return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
       case score_scale::query_pre_attn_scalar: {
         const double width =
             text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);
@@ -17028,9 +17068,11 @@ class hugging_face_groups {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
+#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 
@@ -17040,21 +17082,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The values of a list that has one per layer.
+template <class J, class T>
+std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const char* key, std::optional<Index> layers,
+                                           std::optional<std::vector<T>> list) {
+  if (!list) return list;
+  const std::string broken =
+      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
+  if (!broken.empty()) text.refuse(key, broken);
+  return list;
+}
+
+/// How many layers at the start are dense, in models that say so.
+template <class J>
+Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
+}
+
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
 ///
 /// \param slides  whether there is a window for layers to slide
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
-  if (auto given = text.texts("layer_types")) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("layer_types", broken);
+  if (auto given = fitting_list(text, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (!defaults.others_attend) {
+    constexpr const char* older = "layers_block_type";
+    if (auto given = fitting_list(text, older, layers, text.texts(older))) return *std::move(given);
+    if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
   std::vector<std::string> types;
-  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
   if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
     const std::string letters = *text.text("sliding_window_pattern");
     if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
@@ -17067,21 +17127,38 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!every) every = text.index("global_attn_every_n_layers");
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  for (Index i = 0; i < *layers; ++i) add(i % period == full);
+  const Index dense = dense_layers_of(text, defaults),
+              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
+  for (Index i = 0; i < *layers; ++i)
+    add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
   return types;
 }
 
-/// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
+/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
 template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers) {
+std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
+                                         std::size_t layers) {
+  std::vector<bool> turn(layers, false);
+  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
+    return turn;
+  const auto count = static_cast<Index>(layers);
+  const auto kinds = fitting_list(text, "mlp_layer_types", count, text.texts("mlp_layer_types"));
+  const Index dense = dense_layers_of(text, defaults);
+  for (std::size_t i = 0; i < layers; ++i)
+    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
+  return turn;
+}
+
+/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
+/// not, or every so many.
+template <class J>
+std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
+                                      std::optional<Index> layers) {
   std::vector<Index> without;
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("no_rope_layers", broken);
+    fitting_list(text, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -17090,6 +17167,27 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
   for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  return without;
+}
+
+/// The layers that do not rotate, in increasing order.
+///
+/// \param types   of the layers, or empty
+/// \param slides  as in layer_types_of
+template <class J>
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                          std::optional<Index> layers, const std::vector<std::string>& types,
+                                          bool slides) {
+  std::vector<Index> without = named_without_rope(text, defaults, layers);
+  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const bool full = types[i] == defaults.full_type;
+    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
+      without.push_back(static_cast<Index>(i));
+  }
+  // Both rules may have named a layer.
+  std::sort(without.begin(), without.end());
+  without.erase(std::unique(without.begin(), without.end()), without.end());
   return without;
 }
 
@@ -17149,7 +17247,9 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const auto first = text.index("max_window_layers", range::whole);
   std::vector<Index> windows;
   for (const std::string& type : types)
-    windows.push_back(type == "full_attention" ? 0 : type == "sliding_attention" ? window : not_known_window);
+    windows.push_back(type == defaults.full_type                              ? 0
+                      : type == defaults.other_type && defaults.others_attend ? window
+                                                                              : not_known_window);
   if (!windows.empty()) return windows;
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
@@ -17185,9 +17285,10 @@ class hugging_face_importer {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
     defaults_ = record_of(text_, model_.architecture, given_layout_);
-    refuse_models_without_rope(text_, model_.architecture);
-    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
+    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    note_unknown_types();
     refuse_unknown_scaling();
     for (const std::string& key : text_.unasked())
       if (speaks_of_rope(key))
@@ -17219,15 +17320,7 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||
                         window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
-    if (!defaults_.full_rotate && slides)
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
-    // Both rules may have named a layer.
-    std::vector<Index>& without = model_.layers_without_rope;
-    std::sort(without.begin(), without.end());
-    without.erase(std::unique(without.begin(), without.end()), without.end());
-    note_unknown_types();
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;

@@ -51,7 +51,21 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 
 /// Models of an architecture that rotates, which do not.
 template <class J>
-void refuse_models_without_rope(json_reader<J>& text, const std::string& architecture) {
+void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
+                                const std::string& architecture) {
+  if (!defaults.turns_if.empty()) {
+    const std::string key(defaults.turns_if);
+    const J* value = text.find(key.c_str());
+    const bool turns = value && ((value->is_boolean() && value->template get<bool>()) ||
+                                 (value->is_string() && value->template get<std::string>() == "rope") ||
+                                 (value->is_object() && json_reader<J>(value, "").has("rope_theta")));
+    if (!turns)
+      text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
+                                   " does: it must be true, \"rope\" or a dictionary with rope_theta");
+  }
+  if (defaults.dense_first && text.is_null("sliding_window"))
+    text.refuse("sliding_window",
+                "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))
     text.refuse("alibi", "is true: this model has ALiBi biases in place of rotary embeddings");
   if (plain_architecture(architecture) == "baichuan" && text.index("num_hidden_layers") == Index{40})
@@ -77,15 +91,17 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   auto head_dim = given ? given : text.index("kv_channels");
+  if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
-    if (*hidden_size % *heads != 0)
+    const Index width = defaults.double_head ? 2 * *hidden_size : *hidden_size;
+    if (width % *heads != 0)
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
-    head_dim = *hidden_size / *heads;
+    head_dim = width / *heads;
     if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
       text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
                                    std::to_string(defaults.maybe_head_dim) + " in the class as it comes");

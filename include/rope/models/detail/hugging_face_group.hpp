@@ -91,6 +91,8 @@ class hugging_face_group_maker {
     switch (defaults_.scale) {
       case score_scale::one:
         return 1;
+      case score_scale::half_head:
+        return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
       case score_scale::query_pre_attn_scalar: {
         const double width =
             text_.number("query_pre_attn_scalar", range::positive).value_or(defaults_.scale_number);

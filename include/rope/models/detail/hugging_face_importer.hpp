@@ -39,9 +39,10 @@ class hugging_face_importer {
     model_.source = "Hugging Face";
     model_.architecture = architecture_of(outer_, text_);
     defaults_ = record_of(text_, model_.architecture, given_layout_);
-    refuse_models_without_rope(text_, model_.architecture);
-    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
+    hugging_face_groups<J>(text_, defaults_, length_, model_).add();
+    note_unknown_types();
     refuse_unknown_scaling();
     for (const std::string& key : text_.unasked())
       if (speaks_of_rope(key))
@@ -73,15 +74,7 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||
                         window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
-    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers);
-    if (!defaults_.full_rotate && slides)
-      for (std::size_t i = 0; i < model_.layers.size(); ++i)
-        if (model_.layers[i] == "full_attention") model_.layers_without_rope.push_back(static_cast<Index>(i));
-    // Both rules may have named a layer.
-    std::vector<Index>& without = model_.layers_without_rope;
-    std::sort(without.begin(), without.end());
-    without.erase(std::unique(without.begin(), without.end()), without.end());
-    note_unknown_types();
+    model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);
     model_.causal = is_causal(text_, defaults_);
     model_.sink_logits = defaults_.sink_logits;

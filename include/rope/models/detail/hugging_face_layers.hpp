@@ -2,9 +2,11 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
+#include <algorithm>  // std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -20,21 +22,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// The values of a list that has one per layer.
+template <class J, class T>
+std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const char* key, std::optional<Index> layers,
+                                           std::optional<std::vector<T>> list) {
+  if (!list) return list;
+  const std::string broken =
+      broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
+  if (!broken.empty()) text.refuse(key, broken);
+  return list;
+}
+
+/// How many layers at the start are dense, in models that say so.
+template <class J>
+Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
+  return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
+}
+
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
 ///
 /// \param slides  whether there is a window for layers to slide
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
-  if (auto given = text.texts("layer_types")) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("layer_types", broken);
+  if (auto given = fitting_list(text, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (!defaults.others_attend) {
+    constexpr const char* older = "layers_block_type";
+    if (auto given = fitting_list(text, older, layers, text.texts(older))) return *std::move(given);
+    if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
   std::vector<std::string> types;
-  const auto add = [&types](bool full) { types.push_back(full ? "full_attention" : "sliding_attention"); };
+  const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
   if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
     const std::string letters = *text.text("sliding_window_pattern");
     if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
@@ -47,21 +67,38 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (!every) every = text.index("global_attn_every_n_layers");
   const Index period = every.value_or(defaults.full_every);
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
-  for (Index i = 0; i < *layers; ++i) add(i % period == full);
+  const Index dense = dense_layers_of(text, defaults),
+              of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
+  for (Index i = 0; i < *layers; ++i)
+    add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
   return types;
 }
 
-/// `no_rope_layers` holds 1 for a layer that rotates and 0 for one that does not.
+/// Whether a layer is dense and turns for that, however far it looks (Cohere 2 MoE).
 template <class J>
-std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
-                                          std::optional<Index> layers) {
+std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
+                                         std::size_t layers) {
+  std::vector<bool> turn(layers, false);
+  if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
+    return turn;
+  const auto count = static_cast<Index>(layers);
+  const auto kinds = fitting_list(text, "mlp_layer_types", count, text.texts("mlp_layer_types"));
+  const Index dense = dense_layers_of(text, defaults);
+  for (std::size_t i = 0; i < layers; ++i)
+    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
+  return turn;
+}
+
+/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
+/// not, or every so many.
+template <class J>
+std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
+                                      std::optional<Index> layers) {
   std::vector<Index> without;
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    const std::string broken =
-        broken_rule_of_layer_list(given->size(), layers.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse("no_rope_layers", broken);
+    fitting_list(text, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -70,6 +107,27 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
   for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  return without;
+}
+
+/// The layers that do not rotate, in increasing order.
+///
+/// \param types   of the layers, or empty
+/// \param slides  as in layer_types_of
+template <class J>
+std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                          std::optional<Index> layers, const std::vector<std::string>& types,
+                                          bool slides) {
+  std::vector<Index> without = named_without_rope(text, defaults, layers);
+  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const bool full = types[i] == defaults.full_type;
+    if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
+      without.push_back(static_cast<Index>(i));
+  }
+  // Both rules may have named a layer.
+  std::sort(without.begin(), without.end());
+  without.erase(std::unique(without.begin(), without.end()), without.end());
   return without;
 }
 

@@ -14,11 +14,17 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// What the products of queries and keys are multiplied by before the softmax.
-enum class score_scale { inverse_root, query_pre_attn_scalar, attention_multiplier, one };
+enum class score_scale {
+  inverse_root,           // 1 / sqrt(head_dim)
+  half_head,              // 1 / sqrt(head_dim / 2)
+  query_pre_attn_scalar,  // 1 / sqrt(that key)
+  attention_multiplier,   // that key
+  one
+};
 
 /// Which layers look only `sliding_window` tokens back, where a file has no layer_types.
 enum class which_slide {
-  by_type,                 // those of the type sliding_attention, by full_every
+  by_type,                 // those of other_type, by full_every
   every,                   // all of them
   from_max_window_layers,  // those from that layer on
   not_known
@@ -34,9 +40,15 @@ struct hugging_face_record {
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
   Index maybe_head_dim =
       0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
-  Index full_head_dim = 0;  // of layers that attend fully; 0: head_dim
+  Index full_head_dim = 0;   // of layers that attend fully; 0: head_dim
+  bool double_head = false;  // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  // The types of layers: those of full_type attend to all tokens.
+  std::string_view full_type = "full_attention", other_type = "sliding_attention";
+  bool others_attend = true;  // false: layers of all other types have no attention
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
+                              // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
   bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
   double sliding_window = 0;  // negative: layers slide whatever the window is
   Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
@@ -50,6 +62,8 @@ struct hugging_face_record {
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
+  std::string_view turns_if =
+      {};  // a key: no layer turns unless it is true, "rope" or a dictionary with rope_theta
 };
 
 }  // namespace detail

@@ -54,7 +54,9 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const auto first = text.index("max_window_layers", range::whole);
   std::vector<Index> windows;
   for (const std::string& type : types)
-    windows.push_back(type == "full_attention" ? 0 : type == "sliding_attention" ? window : not_known_window);
+    windows.push_back(type == defaults.full_type                              ? 0
+                      : type == defaults.other_type && defaults.others_attend ? window
+                                                                              : not_known_window);
   if (!windows.empty()) return windows;
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
