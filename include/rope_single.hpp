@@ -16146,10 +16146,23 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_offset = 1,
        .sink_logits = true,
        .own_rule = true},
+      {.architecture = "granitemoehybrid",
+       .full_type = "attention",
+       .other_type = "mamba",
+       .others_attend = false,
+       .scale = attention_multiplier,
+       .scale_number = 1,
+       .turns_if = "position_embedding_type"},
       {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
       {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
+      {.architecture = "olmohybrid",
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_every = 4,
+       .full_offset = 3,
+       .turns_if = "rope_parameters"},
       {.architecture = "smollm3",
        .base = 2e6,
        .no_rope_every = 4,
@@ -16171,6 +16184,13 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_offset = 5,
        .scale = query_pre_attn_scalar,
        .scale_number = 256},
+      {.architecture = "zamba2",
+       .double_head = true,
+       .full_type = "hybrid",
+       .other_type = "mamba",
+       .others_attend = false,
+       .scale = half_head,
+       .turns_if = "use_mem_rope"},
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
@@ -16548,6 +16568,8 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
       text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
                                    " does: it must be true, \"rope\" or a dictionary with rope_theta");
   }
+  if (defaults.double_head && text.boolean("use_long_context").value_or(false))
+    text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (defaults.dense_first && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");
@@ -17068,7 +17090,7 @@ class hugging_face_groups {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
-#include <algorithm>  // std::sort, std::unique
+#include <algorithm>  // std::count, std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -17131,6 +17153,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i)
     add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
+  if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
+    types.back() = defaults.full_type;
   return types;
 }
 

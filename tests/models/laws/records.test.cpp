@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/errors.hpp"
 #include "support/model_configs.hpp"
 
 namespace {
@@ -18,11 +19,12 @@ namespace {
 using rope::Index;
 using testing::json;
 
-json records() {
+/// A list of the file.
+json records(const char* list = "records") {
   const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/hugging_face.json";
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
-  return json::parse(file).at("records");
+  return json::parse(file).at(list);
 }
 
 /// What the import says in place of `expect`; empty if nothing.
@@ -96,4 +98,14 @@ TEST_CASE("a change of any recorded answer is found", "[models]") {
       CAPTURE(record.at("config").dump(), place.to_string());
       CHECK(difference(record.at("config"), wrong) != "");
     }
+}
+
+TEST_CASE("a config of which nothing is known, or in which nothing turns, is refused with the reason",
+          "[models]") {
+  for (const json& refused : records("refused")) {
+    CAPTURE(refused.at("config").dump());
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] { rope::import_hugging_face(refused.at("config")); },
+        "rope::import_hugging_face: ", refused.at("says").get<std::string>()));
+  }
 }

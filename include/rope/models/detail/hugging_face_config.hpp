@@ -63,6 +63,8 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
       text.refuse(key.c_str(), "does not say that layers turn, and without it no layer of " + architecture +
                                    " does: it must be true, \"rope\" or a dictionary with rope_theta");
   }
+  if (defaults.double_head && text.boolean("use_long_context").value_or(false))
+    text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (defaults.dense_first && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
-#include <algorithm>  // std::sort, std::unique
+#include <algorithm>  // std::count, std::sort, std::unique
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -71,6 +71,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i)
     add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
+  if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
+    types.back() = defaults.full_type;
   return types;
 }
 
