@@ -14352,7 +14352,7 @@ struct model_rope {
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
-  std::vector<std::string> warnings = {};           // what was not understood, assumed or renamed
+  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {
@@ -16007,6 +16007,12 @@ enum class which_slide {
   not_known
 };
 
+/// How the keys of a file make groups of layers.
+enum class dictionary_form {
+  one_or_by_type,  // one rope dictionary, or one per layer type
+  per_type         // one per layer type; the class reads no other form
+};
+
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
@@ -16022,8 +16028,13 @@ struct hugging_face_record {
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention
+  dictionary_form form = dictionary_form::one_or_by_type;
+  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
+  // share of the channels, for other_type local_base and other_factor.
+  double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool first_full = false;    // layer 0 attends fully too
   bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
   bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
@@ -16041,6 +16052,7 @@ struct hugging_face_record {
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =
       {};  // a key: no layer turns unless it is true, "rope" or a dictionary with rope_theta
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
 }  // namespace detail
@@ -16069,6 +16081,7 @@ namespace detail {
 
 /// nullptr where there is none.
 inline const hugging_face_record* hugging_face_layered_record_of(std::string_view architecture) {
+  using enum dictionary_form;
   using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
@@ -16153,7 +16166,36 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .scale = attention_multiplier,
        .scale_number = 1,
        .turns_if = "position_embedding_type"},
+      {.architecture = "laguna",
+       .local_base = 10000,
+       .head_dim = 128,
+       .form = per_type,
+       .filled_base = 500000,
+       .filled_factor = 0.5,
+       .full_every = 1,
+       .sliding_window = 512},
       {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "mellum",
+       .local_base = 10000,
+       .head_dim = 128,
+       .form = per_type,
+       .filled_base = 500000,
+       .full_every = 1,
+       .sliding_window = 1024},
+      {.architecture = "mimov2flash",
+       .local_base = 10000,
+       .partial_rotary_factor = 0.334,
+       .head_dim = 192,
+       .form = per_type,
+       .filled_base = 5e6,
+       .filled_factor = 0.334,
+       .other_factor = 0.334,
+       .full_every = 6,
+       .full_offset = 5,
+       .first_full = true,
+       .sliding_window = 128,
+       .sink_logits = true,
+       .note = "layers that slide, and no others, have sink logits, and they have twice num_key_value_heads"},
       {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
@@ -16191,6 +16233,16 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .others_attend = false,
        .scale = half_head,
        .turns_if = "use_mem_rope"},
+      {.architecture = "zaya",
+       .local_base = 10000,
+       .head_dim = 128,
+       .full_type = "hybrid",
+       .other_type = "hybrid_sliding",
+       .form = per_type,
+       .filled_base = 5e6,
+       .filled_factor = 0.5,
+       .other_factor = 0.5,
+       .full_every = 1},
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
@@ -16889,16 +16941,17 @@ class hugging_face_group_maker {
 
   /// \param given         the rope dictionary; nullptr is one without keys
   /// \param path          of its keys in messages
-  /// \param base_of_type  the base where the dictionary has none
+  /// \param base_of_type, factor_of_type  where the dictionary has no base and no partial_rotary_factor
   void add(const std::string& layer_type, const J* given, const std::string& path,
-           std::optional<double> base_of_type) {
+           std::optional<double> base_of_type, std::optional<double> factor_of_type = {}) {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, base_of_type);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    const Index rotary_dim =
+        type == "proportional"
+            ? head.window
+            : rotary_dim_of(text_, rope, head, factor_of_type.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
@@ -17031,6 +17084,7 @@ class hugging_face_groups {
       : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
 
   void add() {
+    if (defaults_.form == dictionary_form::per_type) return add_by_type();
     const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
@@ -17051,6 +17105,35 @@ class hugging_face_groups {
   }
 
  private:
+  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
+  /// read, must not say anything else.
+  void add_by_type() {
+    const std::string full(defaults_.full_type), other(defaults_.other_type);
+    const std::string instead =
+        "give rope_parameters with a dictionary for each of " + full + " and " + other;
+    if (const J* given = text_.object("rope_parameters")) {
+      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
+        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
+      return;
+    }
+    if (text_.has("rope_scaling"))
+      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
+    const auto agrees = [&](const char* key, double filled) {
+      const auto value = text_.number(key, range::positive);
+      if (value && !detail::equal(*value, filled))
+        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
+                              model_.architecture + " fills in, got " + exact_digits(*value) +
+                              "; for another " + instead);
+    };
+    agrees("rope_theta", defaults_.filled_base);
+    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
+    agrees("partial_rotary_factor", defaults_.filled_factor);
+    maker_.add(full, nullptr, text_.path(), maker_.assumed(full, defaults_.filled_base),
+               defaults_.filled_factor);
+    maker_.add(other, nullptr, text_.path(), maker_.assumed(other, defaults_.local_base),
+               defaults_.other_factor);
+  }
+
   /// rope_parameters with one dictionary per layer type.
   bool add_nested_groups(const J& given, const std::string& path) {
     std::vector<std::string> beside;
@@ -17152,7 +17235,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i)
-    add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
+    add(i < dense ? i % of_dense == of_dense - 1
+                  : (i - dense) % period == full || (i == 0 && defaults.first_full));
   if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;
@@ -17314,6 +17398,7 @@ class hugging_face_importer {
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     note_unknown_types();
     refuse_unknown_scaling();
+    if (!defaults_.note.empty()) warn(std::string(defaults_.note));
     for (const std::string& key : text_.unasked())
       if (speaks_of_rope(key))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");

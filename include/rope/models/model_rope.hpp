@@ -92,7 +92,7 @@ struct model_rope {
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
-  std::vector<std::string> warnings = {};           // what was not understood, assumed or renamed
+  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
   const layer_group* group(std::string_view layer_type) const {

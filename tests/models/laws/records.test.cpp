@@ -47,6 +47,22 @@ std::string difference(const json& config, const json& expect) {
   compare("base", large ? large->base : full.base);
   if (expect.contains("local_base")) compare("local_base", sliding ? sliding->base : 0);
   compare("softcap", full.softcap);
+  const json named = expect.value("groups", json::object());
+  for (const auto& item : named.items()) {
+    const rope::layer_group* group = model.group(item.key());
+    if (!group) {
+      found += "no group is named " + item.key() + "; ";
+      continue;
+    }
+    const json is = {{"base", group->base},
+                     {"rotary_dim", group->rotary_dim()},
+                     {"first_channel", group->first_channel},
+                     {"rule", group->rule},
+                     {"attention_factor", group->frequencies.attention_factor()}};
+    for (const auto& answer : item.value().items())
+      if (is.at(answer.key()) != answer.value())
+        found += item.key() + ": " + answer.key() + " is " + is.at(answer.key()).dump() + "; ";
+  }
   const double scale = expect.at("scale");
   if (std::abs(full.scale / scale - 1) > 4 * std::numeric_limits<double>::epsilon())
     found += "scale is " + json(full.scale).dump() + "; ";

@@ -40,16 +40,17 @@ class hugging_face_group_maker {
 
   /// \param given         the rope dictionary; nullptr is one without keys
   /// \param path          of its keys in messages
-  /// \param base_of_type  the base where the dictionary has none
+  /// \param base_of_type, factor_of_type  where the dictionary has no base and no partial_rotary_factor
   void add(const std::string& layer_type, const J* given, const std::string& path,
-           std::optional<double> base_of_type) {
+           std::optional<double> base_of_type, std::optional<double> factor_of_type = {}) {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
     const double base = base_of(rope, base_of_type);
-    const Index rotary_dim = type == "proportional"
-                                 ? head.window
-                                 : rotary_dim_of(text_, rope, head, defaults_.partial_rotary_factor);
+    const Index rotary_dim =
+        type == "proportional"
+            ? head.window
+            : rotary_dim_of(text_, rope, head, factor_of_type.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);

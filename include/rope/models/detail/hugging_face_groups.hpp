@@ -33,6 +33,7 @@ class hugging_face_groups {
       : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
 
   void add() {
+    if (defaults_.form == dictionary_form::per_type) return add_by_type();
     const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
@@ -53,6 +54,35 @@ class hugging_face_groups {
   }
 
  private:
+  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
+  /// read, must not say anything else.
+  void add_by_type() {
+    const std::string full(defaults_.full_type), other(defaults_.other_type);
+    const std::string instead =
+        "give rope_parameters with a dictionary for each of " + full + " and " + other;
+    if (const J* given = text_.object("rope_parameters")) {
+      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
+        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
+      return;
+    }
+    if (text_.has("rope_scaling"))
+      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
+    const auto agrees = [&](const char* key, double filled) {
+      const auto value = text_.number(key, range::positive);
+      if (value && !detail::equal(*value, filled))
+        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
+                              model_.architecture + " fills in, got " + exact_digits(*value) +
+                              "; for another " + instead);
+    };
+    agrees("rope_theta", defaults_.filled_base);
+    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
+    agrees("partial_rotary_factor", defaults_.filled_factor);
+    maker_.add(full, nullptr, text_.path(), maker_.assumed(full, defaults_.filled_base),
+               defaults_.filled_factor);
+    maker_.add(other, nullptr, text_.path(), maker_.assumed(other, defaults_.local_base),
+               defaults_.other_factor);
+  }
+
   /// rope_parameters with one dictionary per layer type.
   bool add_nested_groups(const J& given, const std::string& path) {
     std::vector<std::string> beside;

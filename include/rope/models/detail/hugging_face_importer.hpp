@@ -44,6 +44,7 @@ class hugging_face_importer {
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     note_unknown_types();
     refuse_unknown_scaling();
+    if (!defaults_.note.empty()) warn(std::string(defaults_.note));
     for (const std::string& key : text_.unasked())
       if (speaks_of_rope(key))
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");

@@ -16,6 +16,7 @@ namespace detail {
 
 /// nullptr where there is none.
 inline const hugging_face_record* hugging_face_layered_record_of(std::string_view architecture) {
+  using enum dictionary_form;
   using enum layout_kind;
   using enum score_scale;
   using enum which_slide;
@@ -100,7 +101,36 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .scale = attention_multiplier,
        .scale_number = 1,
        .turns_if = "position_embedding_type"},
+      {.architecture = "laguna",
+       .local_base = 10000,
+       .head_dim = 128,
+       .form = per_type,
+       .filled_base = 500000,
+       .filled_factor = 0.5,
+       .full_every = 1,
+       .sliding_window = 512},
       {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "mellum",
+       .local_base = 10000,
+       .head_dim = 128,
+       .form = per_type,
+       .filled_base = 500000,
+       .full_every = 1,
+       .sliding_window = 1024},
+      {.architecture = "mimov2flash",
+       .local_base = 10000,
+       .partial_rotary_factor = 0.334,
+       .head_dim = 192,
+       .form = per_type,
+       .filled_base = 5e6,
+       .filled_factor = 0.334,
+       .other_factor = 0.334,
+       .full_every = 6,
+       .full_offset = 5,
+       .first_full = true,
+       .sliding_window = 128,
+       .sink_logits = true,
+       .note = "layers that slide, and no others, have sink logits, and they have twice num_key_value_heads"},
       {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
@@ -138,6 +168,16 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .others_attend = false,
        .scale = half_head,
        .turns_if = "use_mem_rope"},
+      {.architecture = "zaya",
+       .local_base = 10000,
+       .head_dim = 128,
+       .full_type = "hybrid",
+       .other_type = "hybrid_sliding",
+       .form = per_type,
+       .filled_base = 5e6,
+       .filled_factor = 0.5,
+       .other_factor = 0.5,
+       .full_every = 1},
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;

@@ -70,7 +70,8 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i)
-    add(i < dense ? i % of_dense == of_dense - 1 : (i - dense) % period == full);
+    add(i < dense ? i % of_dense == of_dense - 1
+                  : (i - dense) % period == full || (i == 0 && defaults.first_full));
   if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;

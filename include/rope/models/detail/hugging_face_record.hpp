@@ -30,6 +30,12 @@ enum class which_slide {
   not_known
 };
 
+/// How the keys of a file make groups of layers.
+enum class dictionary_form {
+  one_or_by_type,  // one rope dictionary, or one per layer type
+  per_type         // one per layer type; the class reads no other form
+};
+
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
@@ -45,8 +51,13 @@ struct hugging_face_record {
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention
+  dictionary_form form = dictionary_form::one_or_by_type;
+  // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
+  // share of the channels, for other_type local_base and other_factor.
+  double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool first_full = false;    // layer 0 attends fully too
   bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
   bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
@@ -64,6 +75,7 @@ struct hugging_face_record {
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =
       {};  // a key: no layer turns unless it is true, "rope" or a dictionary with rope_theta
+  std::string_view note = {};  // what its layers do that a description has no word for: a warning
 };
 
 }  // namespace detail
