@@ -86,6 +86,7 @@ foreach(record IN LISTS records)
   field(filled_factor 1)
   field(other_factor 1)
   field(first_full "")
+  field(from_end "")
   field(note "")
   field(full_type full_attention)
   field(other_type sliding_attention)
@@ -123,6 +124,9 @@ foreach(record IN LISTS records)
     if(full_every EQUAL 1)
       set(which "a file without layer_types has layers that attend fully")
     endif()
+    if(from_end)
+      set(which "layer 1 of every ${full_every} attends fully, counted back from the last")
+    endif()
     if(first_full)
       string(APPEND which ", and so does the first of all")
     endif()
@@ -139,7 +143,14 @@ foreach(record IN LISTS records)
   say(dense_first "the first first_k_dense_replace layers are dense and turn, unless prefix_dense_sliding_window_pattern is not 1")
   say(local_base "base ${local_base} where layers slide")
   say(full_head_dim "heads of ${full_head_dim} where layers attend fully")
-  say(no_rope_every "every layer ${no_rope_every} does not turn")
+  if(form STREQUAL "base_per_layer")
+    list(APPEND words "layer_rope_theta overrules the base, layer by layer, and 0 in it is a layer that does not turn")
+  endif()
+  if(from_end AND no_rope_every)
+    list(APPEND words "without it layer 1 of every ${no_rope_every} does not turn, counted back from the last")
+  else()
+    say(no_rope_every "every layer ${no_rope_every} does not turn")
+  endif()
   if(scale STREQUAL "one")
     list(APPEND words "scores times 1")
   elseif(scale STREQUAL "half_head")
@@ -268,7 +279,7 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 ## Not in these tables
 
 - Families of Hugging Face whose layers turn in ways that a record cannot say yet: DeepSeek V4, Step 3.5,
-  Muse Glimmer, Granite SWA, Hunyuan VL, ERNIE 4.5 VL.
+  Hunyuan VL, ERNIE 4.5 VL.
 - Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 ")

@@ -14949,6 +14949,8 @@ inline constexpr number_rule not_negative{[](double x) { return x >= 0; }, "must
 inline constexpr number_rule positive{[](double x) { return x > 0; }, "must be positive"};
 inline constexpr number_rule at_least_one{[](double x) { return x >= 1; }, "must be at least 1"};
 inline constexpr number_rule above_one{[](double x) { return x > 1; }, "must be greater than 1"};
+inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0) || x > 1; },
+                                               "must be 0 or greater than 1"};
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
                                          "must be 0 or 1"};
@@ -15931,6 +15933,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16010,7 +16013,8 @@ enum class which_slide {
 /// How the keys of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
-  per_type         // one per layer type; the class reads no other form
+  per_type,        // one per layer type; the class reads no other form
+  base_per_layer   // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
 };
 
 struct hugging_face_record {
@@ -16034,6 +16038,7 @@ struct hugging_face_record {
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool from_end = false;      // full_every and no_rope_every count back from the last layer
   bool first_full = false;    // layer 0 attends fully too
   bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
@@ -16166,6 +16171,20 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .scale = attention_multiplier,
        .scale_number = 1,
        .turns_if = "position_embedding_type"},
+      {.architecture = "granitemoeswa",
+       .form = base_per_layer,
+       .full_every = 4,
+       .sliding_window = 128,
+       .scale = attention_multiplier,
+       .scale_number = 1,
+       .sink_logits = true},
+      {.architecture = "graniteswa",
+       .form = base_per_layer,
+       .full_every = 4,
+       .sliding_window = 128,
+       .scale = attention_multiplier,
+       .scale_number = 1,
+       .sink_logits = true},
       {.architecture = "laguna",
        .local_base = 10000,
        .head_dim = 128,
@@ -16198,6 +16217,14 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .note = "layers that slide, and no others, have sink logits, and they have twice num_key_value_heads"},
       {.architecture = "modernbert", .base = 160000, .local_base = 10000, .full_every = 3, .causal = false},
       {.architecture = "modernbertdecoder", .base = 160000, .local_base = 10000, .full_every = 3},
+      {.architecture = "museglimmer",
+       .head_dim = 128,
+       .form = base_per_layer,
+       .full_every = 4,
+       .from_end = true,
+       .sliding_window = 2048,
+       .no_rope_every = 4,
+       .note = "queries are multiplied by qk_scale_factor, 3.87 where it is absent, before they turn"},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
@@ -16729,9 +16756,12 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
+#include <algorithm>  // std::count_if, std::find
+#include <cstddef>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -16925,6 +16955,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// What holds for a group beside its rope dictionary.
+struct group_terms {
+  std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
+  std::optional<double> overruling_base = {};    // whatever the dictionary has
+};
+
 /// Adds groups to the model.
 template <class J>
 class hugging_face_group_maker {
@@ -16939,19 +16975,18 @@ class hugging_face_group_maker {
         model_(model),
         head_(head_shape_of(text, defaults)) {}
 
-  /// \param given         the rope dictionary; nullptr is one without keys
-  /// \param path          of its keys in messages
-  /// \param base_of_type, factor_of_type  where the dictionary has no base and no partial_rotary_factor
+  /// \param given  the rope dictionary; nullptr is one without keys
+  /// \param path   of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
-           std::optional<double> base_of_type, std::optional<double> factor_of_type = {}) {
+           const group_terms& terms = {}) {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, base_of_type);
+    const double base = base_of(rope, terms);
     const Index rotary_dim =
         type == "proportional"
             ? head.window
-            : rotary_dim_of(text_, rope, head, factor_of_type.value_or(defaults_.partial_rotary_factor));
+            : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
@@ -17016,19 +17051,20 @@ class hugging_face_group_maker {
   }
 
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+  double base_of(json_reader<J>& rope, const group_terms& terms) {
     std::optional<double> beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
       beside =
           json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
     const auto inside = rope.number("rope_theta", range::above_one);
+    if (terms.overruling_base) return *terms.overruling_base;
     if (inside) {
       if (beside && !detail::equal(*beside, *inside))
         warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
-    if (base_of_type) return *base_of_type;
+    if (terms.base) return *terms.base;
     const auto ratio = text_.number("rope_ratio", range::positive);
     const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
     return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
@@ -17067,108 +17103,6 @@ class hugging_face_group_maker {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
-
-/// How the keys of a config.json make groups of layers.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Finds the rope dictionaries of a file, and makes a group of each.
-template <class J>
-class hugging_face_groups {
- public:
-  /// \param length  as in hugging_face_options
-  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                      model_rope& model)
-      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
-
-  void add() {
-    if (defaults_.form == dictionary_form::per_type) return add_by_type();
-    const J* given = text_.object("rope_parameters");
-    const J* old = text_.object("rope_scaling");
-    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
-    if (old) given = old;
-    if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
-                                           " takes a scaled rule of its own; give the dictionary");
-    if (given && add_nested_groups(*given, path)) return;
-
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
-    auto local = text_.number("rope_local_base_freq", range::above_one);
-    if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path, {});
-    maker_.add("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
-    maker_.add("sliding_attention", nullptr, path,
-               local ? *local : maker_.assumed("local", defaults_.local_base));
-  }
-
- private:
-  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
-  /// read, must not say anything else.
-  void add_by_type() {
-    const std::string full(defaults_.full_type), other(defaults_.other_type);
-    const std::string instead =
-        "give rope_parameters with a dictionary for each of " + full + " and " + other;
-    if (const J* given = text_.object("rope_parameters")) {
-      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
-        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
-      return;
-    }
-    if (text_.has("rope_scaling"))
-      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
-    const auto agrees = [&](const char* key, double filled) {
-      const auto value = text_.number(key, range::positive);
-      if (value && !detail::equal(*value, filled))
-        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
-                              model_.architecture + " fills in, got " + exact_digits(*value) +
-                              "; for another " + instead);
-    };
-    agrees("rope_theta", defaults_.filled_base);
-    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
-    agrees("partial_rotary_factor", defaults_.filled_factor);
-    maker_.add(full, nullptr, text_.path(), maker_.assumed(full, defaults_.filled_base),
-               defaults_.filled_factor);
-    maker_.add(other, nullptr, text_.path(), maker_.assumed(other, defaults_.local_base),
-               defaults_.other_factor);
-  }
-
-  /// rope_parameters with one dictionary per layer type.
-  bool add_nested_groups(const J& given, const std::string& path) {
-    std::vector<std::string> beside;
-    bool nested = false;
-    for (const auto& item : given.items()) {
-      const std::string key = item.key();
-      if (!item.value().is_object()) {
-        if (!item.value().is_null()) beside.push_back(key);
-        continue;
-      }
-      nested = true;
-      if (key.empty() || key.size() > longest_layer_type)
-        ROPE_THROW(
-            std::invalid_argument,
-            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
-                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
-      maker_.add(key, &item.value(), path + key + ".", {});
-    }
-    if (nested)
-      for (const std::string& key : beside)
-        maker_.warn(path + key + " lies beside the layer types and has no effect");
-    return nested;
-  }
-
-  json_reader<J>& text_;
-  const hugging_face_record& defaults_;
-  model_rope& model_;
-  hugging_face_group_maker<J> maker_;
-};
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
@@ -17234,9 +17168,10 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
-  for (Index i = 0; i < *layers; ++i)
-    add(i < dense ? i % of_dense == of_dense - 1
-                  : (i - dense) % period == full || (i == 0 && defaults.first_full));
+  for (Index i = 0; i < *layers; ++i) {
+    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
+    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
+  }
   if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;
@@ -17257,12 +17192,26 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   return turn;
 }
 
+/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
+template <class J>
+std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                                  std::optional<Index> layers) {
+  if (defaults.form != dictionary_form::base_per_layer) return {};
+  constexpr const char* key = "layer_rope_theta";
+  return fitting_list(text, key, layers, text.numbers(key, range::zero_or_above_one));
+}
+
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
 /// not, or every so many.
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                       std::optional<Index> layers) {
   std::vector<Index> without;
+  if (const auto bases = layer_bases_of(text, defaults, layers)) {
+    for (std::size_t i = 0; i < bases->size(); ++i)
+      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
@@ -17274,7 +17223,8 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
   const Index period = every.value_or(defaults.no_rope_every);
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
+    without.push_back(i);
   return without;
 }
 
@@ -17304,6 +17254,142 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
+
+/// How the keys of a config.json make groups of layers.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Finds the rope dictionaries of a file, and makes a group of each.
+template <class J>
+class hugging_face_groups {
+ public:
+  /// \param length  as in hugging_face_options
+  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
+                      model_rope& model)
+      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
+
+  void add() {
+    if (defaults_.form == dictionary_form::per_type) return add_by_type();
+    const J* given = text_.object("rope_parameters");
+    const J* old = text_.object("rope_scaling");
+    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
+    if (given && old) maker_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    if (old) given = old;
+    if (!given && defaults_.own_rule)
+      text_.missing("rope_parameters", "without it the class of " + model_.architecture +
+                                           " takes a scaled rule of its own; give the dictionary");
+    if (given && add_nested_groups(*given, path)) return;
+    if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
+
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    auto local = text_.number("rope_local_base_freq", range::above_one);
+    if (!local) local = text_.number("local_rope_theta", range::above_one);
+    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
+    maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
+    maker_.add("sliding_attention", nullptr, path,
+               {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
+  }
+
+ private:
+  /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
+  /// read, must not say anything else.
+  void add_by_type() {
+    const std::string full(defaults_.full_type), other(defaults_.other_type);
+    const std::string instead =
+        "give rope_parameters with a dictionary for each of " + full + " and " + other;
+    if (const J* given = text_.object("rope_parameters")) {
+      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
+        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
+      return;
+    }
+    if (text_.has("rope_scaling"))
+      text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
+    const auto agrees = [&](const char* key, double filled) {
+      const auto value = text_.number(key, range::positive);
+      if (value && !detail::equal(*value, filled))
+        text_.refuse(key, "must be the " + exact_digits(filled) + " that the class of " +
+                              model_.architecture + " fills in, got " + exact_digits(*value) +
+                              "; for another " + instead);
+    };
+    agrees("rope_theta", defaults_.filled_base);
+    agrees("swa_rope_theta", defaults_.local_base);  // MiMo
+    agrees("partial_rotary_factor", defaults_.filled_factor);
+    maker_.add(full, nullptr, text_.path(),
+               {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
+    maker_.add(other, nullptr, text_.path(),
+               {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+
+  /// A group of each type and base that layers have by layer_rope_theta.
+  bool add_groups_of_bases(const J* given, const std::string& path) {
+    std::vector<std::string>& layers = model_.layers;
+    const auto bases = layer_bases_of(
+        text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
+    if (!bases) return false;
+    std::vector<std::pair<std::string, double>> kinds;  // without those that do not turn
+    std::vector<double> distinct;
+    layers.resize(bases->size());
+    for (std::size_t i = 0; i < bases->size(); ++i) {
+      const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
+      if (detail::equal(kind.second, 0)) continue;
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+      if (std::find(distinct.begin(), distinct.end(), kind.second) == distinct.end())
+        distinct.push_back(kind.second);
+    }
+    if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
+    if (distinct.size() == 1) {
+      maker_.add("", given, path, {.overruling_base = distinct.front()});
+      return true;
+    }
+    for (const auto& kind : kinds) {
+      const auto same_type = [&](const auto& other) { return other.first == kind.first; };
+      std::string name = kind.first;
+      if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
+        name += (name.empty() ? "base " : ", base ") + exact_digits(kind.second);
+      maker_.add(name, given, path, {.overruling_base = kind.second});
+      for (std::size_t i = 0; i < layers.size(); ++i)
+        if (layers[i] == kind.first && detail::equal((*bases)[i], kind.second)) layers[i] = name;
+    }
+    return true;
+  }
+
+  /// rope_parameters with one dictionary per layer type.
+  bool add_nested_groups(const J& given, const std::string& path) {
+    std::vector<std::string> beside;
+    bool nested = false;
+    for (const auto& item : given.items()) {
+      const std::string key = item.key();
+      if (!item.value().is_object()) {
+        if (!item.value().is_null()) beside.push_back(key);
+        continue;
+      }
+      nested = true;
+      if (key.empty() || key.size() > longest_layer_type)
+        ROPE_THROW(
+            std::invalid_argument,
+            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
+                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      maker_.add(key, &item.value(), path + key + ".");
+    }
+    if (nested)
+      for (const std::string& key : beside)
+        maker_.warn(path + key + " lies beside the layer types and has no effect");
+    return nested;
+  }
+
+  json_reader<J>& text_;
+  const hugging_face_record& defaults_;
+  model_rope& model_;
+  hugging_face_group_maker<J> maker_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_WINDOWS_HPP
@@ -17400,7 +17486,7 @@ class hugging_face_importer {
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
     for (const std::string& key : text_.unasked())
-      if (speaks_of_rope(key))
+      if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
     return std::move(model_);
   }

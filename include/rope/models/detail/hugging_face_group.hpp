@@ -24,6 +24,12 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// What holds for a group beside its rope dictionary.
+struct group_terms {
+  std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
+  std::optional<double> overruling_base = {};    // whatever the dictionary has
+};
+
 /// Adds groups to the model.
 template <class J>
 class hugging_face_group_maker {
@@ -38,19 +44,18 @@ class hugging_face_group_maker {
         model_(model),
         head_(head_shape_of(text, defaults)) {}
 
-  /// \param given         the rope dictionary; nullptr is one without keys
-  /// \param path          of its keys in messages
-  /// \param base_of_type, factor_of_type  where the dictionary has no base and no partial_rotary_factor
+  /// \param given  the rope dictionary; nullptr is one without keys
+  /// \param path   of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
-           std::optional<double> base_of_type, std::optional<double> factor_of_type = {}) {
+           const group_terms& terms = {}) {
     json_reader<J> rope(given, path);
     const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
     const std::string type = rope_type_of(rope, model_.warnings);
-    const double base = base_of(rope, base_of_type);
+    const double base = base_of(rope, terms);
     const Index rotary_dim =
         type == "proportional"
             ? head.window
-            : rotary_dim_of(text_, rope, head, factor_of_type.value_or(defaults_.partial_rotary_factor));
+            : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
     derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
@@ -115,19 +120,20 @@ class hugging_face_group_maker {
   }
 
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
-  double base_of(json_reader<J>& rope, std::optional<double> base_of_type) {
+  double base_of(json_reader<J>& rope, const group_terms& terms) {
     std::optional<double> beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
       beside =
           json_reader<J>(attention, text_.path() + "attn_config.").number("rope_theta", range::above_one);
     const auto inside = rope.number("rope_theta", range::above_one);
+    if (terms.overruling_base) return *terms.overruling_base;
     if (inside) {
       if (beside && !detail::equal(*beside, *inside))
         warn(text_.path() + "rope_theta is overruled by " + rope.path() + "rope_theta");
       return *inside;
     }
-    if (base_of_type) return *base_of_type;
+    if (terms.base) return *terms.base;
     const auto ratio = text_.number("rope_ratio", range::positive);
     const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
     return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",

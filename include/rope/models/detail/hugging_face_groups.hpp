@@ -2,15 +2,19 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 
+#include <algorithm>  // std::count_if, std::find
+#include <cstddef>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/hugging_face_group.hpp>
+#include <rope/models/detail/hugging_face_layers.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
@@ -43,14 +47,15 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (given && add_nested_groups(*given, path)) return;
+    if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
     // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
     auto local = text_.number("rope_local_base_freq", range::above_one);
     if (!local) local = text_.number("local_rope_theta", range::above_one);
-    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path, {});
-    maker_.add("full_attention", given, path, text_.number("global_rope_theta", range::above_one));
+    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
+    maker_.add("full_attention", given, path, {.base = text_.number("global_rope_theta", range::above_one)});
     maker_.add("sliding_attention", nullptr, path,
-               local ? *local : maker_.assumed("local", defaults_.local_base));
+               {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
 
  private:
@@ -77,10 +82,43 @@ class hugging_face_groups {
     agrees("rope_theta", defaults_.filled_base);
     agrees("swa_rope_theta", defaults_.local_base);  // MiMo
     agrees("partial_rotary_factor", defaults_.filled_factor);
-    maker_.add(full, nullptr, text_.path(), maker_.assumed(full, defaults_.filled_base),
-               defaults_.filled_factor);
-    maker_.add(other, nullptr, text_.path(), maker_.assumed(other, defaults_.local_base),
-               defaults_.other_factor);
+    maker_.add(full, nullptr, text_.path(),
+               {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
+    maker_.add(other, nullptr, text_.path(),
+               {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+
+  /// A group of each type and base that layers have by layer_rope_theta.
+  bool add_groups_of_bases(const J* given, const std::string& path) {
+    std::vector<std::string>& layers = model_.layers;
+    const auto bases = layer_bases_of(
+        text_, defaults_, layers.empty() ? std::optional<Index>() : static_cast<Index>(layers.size()));
+    if (!bases) return false;
+    std::vector<std::pair<std::string, double>> kinds;  // without those that do not turn
+    std::vector<double> distinct;
+    layers.resize(bases->size());
+    for (std::size_t i = 0; i < bases->size(); ++i) {
+      const std::pair<std::string, double> kind(layers[i], (*bases)[i]);
+      if (detail::equal(kind.second, 0)) continue;
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+      if (std::find(distinct.begin(), distinct.end(), kind.second) == distinct.end())
+        distinct.push_back(kind.second);
+    }
+    if (distinct.empty()) text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none turns");
+    if (distinct.size() == 1) {
+      maker_.add("", given, path, {.overruling_base = distinct.front()});
+      return true;
+    }
+    for (const auto& kind : kinds) {
+      const auto same_type = [&](const auto& other) { return other.first == kind.first; };
+      std::string name = kind.first;
+      if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
+        name += (name.empty() ? "base " : ", base ") + exact_digits(kind.second);
+      maker_.add(name, given, path, {.overruling_base = kind.second});
+      for (std::size_t i = 0; i < layers.size(); ++i)
+        if (layers[i] == kind.first && detail::equal((*bases)[i], kind.second)) layers[i] = name;
+    }
+    return true;
   }
 
   /// rope_parameters with one dictionary per layer type.
@@ -99,7 +137,7 @@ class hugging_face_groups {
             std::invalid_argument,
             message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
                     " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
-      maker_.add(key, &item.value(), path + key + ".", {});
+      maker_.add(key, &item.value(), path + key + ".");
     }
     if (nested)
       for (const std::string& key : beside)

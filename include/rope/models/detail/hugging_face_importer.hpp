@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,7 @@ class hugging_face_importer {
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
     for (const std::string& key : text_.unasked())
-      if (speaks_of_rope(key))
+      if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
     return std::move(model_);
   }

@@ -69,9 +69,10 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   const Index full = defaults.full_offset == 0 ? 0 : period - 1;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
-  for (Index i = 0; i < *layers; ++i)
-    add(i < dense ? i % of_dense == of_dense - 1
-                  : (i - dense) % period == full || (i == 0 && defaults.first_full));
+  for (Index i = 0; i < *layers; ++i) {
+    const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
+    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
+  }
   if (!defaults.others_attend && std::count(types.begin(), types.end(), defaults.full_type) == 0)
     types.back() = defaults.full_type;
   return types;
@@ -92,12 +93,26 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   return turn;
 }
 
+/// The base of every layer, where a file gives them one by one; 0: the layer does not turn.
+template <class J>
+std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
+                                                  std::optional<Index> layers) {
+  if (defaults.form != dictionary_form::base_per_layer) return {};
+  constexpr const char* key = "layer_rope_theta";
+  return fitting_list(text, key, layers, text.numbers(key, range::zero_or_above_one));
+}
+
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
 /// not, or every so many.
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                       std::optional<Index> layers) {
   std::vector<Index> without;
+  if (const auto bases = layer_bases_of(text, defaults, layers)) {
+    for (std::size_t i = 0; i < bases->size(); ++i)
+      if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
+    return without;
+  }
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
@@ -109,7 +124,8 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
   const Index period = every.value_or(defaults.no_rope_every);
   if (period == 0) return without;
   if (!layers) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-  for (Index i = period - 1; i < *layers; i += period) without.push_back(i);
+  for (Index i = defaults.from_end ? (*layers - 1) % period : period - 1; i < *layers; i += period)
+    without.push_back(i);
   return without;
 }
 

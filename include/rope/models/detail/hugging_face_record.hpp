@@ -33,7 +33,8 @@ enum class which_slide {
 /// How the keys of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
-  per_type         // one per layer type; the class reads no other form
+  per_type,        // one per layer type; the class reads no other form
+  base_per_layer   // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
 };
 
 struct hugging_face_record {
@@ -57,6 +58,7 @@ struct hugging_face_record {
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
         full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
+  bool from_end = false;      // full_every and no_rope_every count back from the last layer
   bool first_full = false;    // layer 0 attends fully too
   bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
