@@ -87,6 +87,7 @@ foreach(record IN LISTS records)
   field(other_factor 1)
   field(first_full "")
   field(from_end "")
+  field(more_in_lists "")
   field(note "")
   field(full_type full_attention)
   field(other_type sliding_attention)
@@ -143,6 +144,9 @@ foreach(record IN LISTS records)
   say(dense_first "the first first_k_dense_replace layers are dense and turn, unless prefix_dense_sliding_window_pattern is not 1")
   say(local_base "base ${local_base} where layers slide")
   say(full_head_dim "heads of ${full_head_dim} where layers attend fully")
+  if(form STREQUAL "base_by_type")
+    list(APPEND words "rope_theta and partial_rotary_factors may be lists, of which the last of a layer type counts, and rope_scaling is for layers that attend fully")
+  endif()
   if(form STREQUAL "base_per_layer")
     list(APPEND words "layer_rope_theta overrules the base, layer by layer, and 0 in it is a layer that does not turn")
   endif()
@@ -156,6 +160,9 @@ foreach(record IN LISTS records)
   elseif(scale STREQUAL "half_head")
     list(APPEND words "scores times 1 / sqrt(head_dim / 2)")
   elseif(scale STREQUAL "query_pre_attn_scalar")
+    if(NOT scale_number)
+      set(scale_number head_dim)
+    endif()
     list(APPEND words "scores times 1 / sqrt(query_pre_attn_scalar), which is ${scale_number} where absent")
   elseif(scale STREQUAL "attention_multiplier")
     list(APPEND words "scores times attention_multiplier")
@@ -185,6 +192,7 @@ foreach(record IN LISTS records)
   say(mrope_interleaved "axes of M-RoPE alternate")
   say(turns_if "refused without ${turns_if}: nothing turns")
   say(own_rule "a file must have the rope dictionary")
+  say(more_in_lists "lists of layers may go on with those of multi-token prediction")
   say(note "${note}")
   list(JOIN words "; " words)
   string(APPEND text "| ${architecture} | ${layout} | ${base} | ${head_dim} | ${words} |\n")
@@ -278,7 +286,7 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
 ## Not in these tables
 
-- Families of Hugging Face whose layers turn in ways that a record cannot say yet: DeepSeek V4, Step 3.5,
+- Families of Hugging Face whose layers turn in ways that a record cannot say yet: DeepSeek V4,
   Hunyuan VL, ERNIE 4.5 VL.
 - Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.

@@ -16014,7 +16014,9 @@ enum class which_slide {
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer   // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_by_type  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                // last of a type counts, and rope_scaling for those that attend fully
 };
 
 struct hugging_face_record {
@@ -16037,14 +16039,15 @@ struct hugging_face_record {
   // share of the channels, for other_type local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
-        full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
-  bool from_end = false;      // full_every and no_rope_every count back from the last layer
-  bool first_full = false;    // layer 0 attends fully too
-  bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
-                              // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;  // negative: layers slide whatever the window is
-  Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
+        full_offset = 0;       // layer i attends fully if i % full_every == full_offset, else it slides
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: layers slide whatever the window is
+  Index no_rope_every = 0;     // every so many layers, the last of them does not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
@@ -16237,6 +16240,12 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .no_rope_every = 4,
        .slides = not_known,
        .slides_if_asked = true},
+      {.architecture = "step3p5",
+       .head_dim = 128,
+       .form = base_by_type,
+       .full_every = 1,
+       .more_in_lists = true,
+       .scale = query_pre_attn_scalar},
       {.architecture = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,
@@ -16515,6 +16524,10 @@ class json_reader {
   bool is_text(const char* key) {
     const J* value = find(key);
     return value && value->is_string();
+  }
+  bool is_list(const char* key) {
+    const J* value = find(key);
+    return value && value->is_array();
   }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
@@ -17052,7 +17065,9 @@ class hugging_face_group_maker {
 
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
-    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    std::optional<double> beside;  // a list of Step 3.5 is in the terms
+    if (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta"))
+      beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
       beside =
@@ -17123,9 +17138,12 @@ namespace detail {
 
 /// The values of a list that has one per layer.
 template <class J, class T>
-std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const char* key, std::optional<Index> layers,
+std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
+                                           const char* key, std::optional<Index> layers,
                                            std::optional<std::vector<T>> list) {
   if (!list) return list;
+  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
+    list->resize(static_cast<std::size_t>(*layers));
   const std::string broken =
       broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
   if (!broken.empty()) text.refuse(key, broken);
@@ -17144,11 +17162,11 @@ Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults)
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
-  if (auto given = fitting_list(text, "layer_types", layers, text.texts("layer_types")))
+  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
-    if (auto given = fitting_list(text, older, layers, text.texts(older))) return *std::move(given);
+    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
     if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
@@ -17185,7 +17203,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
     return turn;
   const auto count = static_cast<Index>(layers);
-  const auto kinds = fitting_list(text, "mlp_layer_types", count, text.texts("mlp_layer_types"));
+  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
   const Index dense = dense_layers_of(text, defaults);
   for (std::size_t i = 0; i < layers; ++i)
     turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
@@ -17198,7 +17216,7 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
                                                   std::optional<Index> layers) {
   if (defaults.form != dictionary_form::base_per_layer) return {};
   constexpr const char* key = "layer_rope_theta";
-  return fitting_list(text, key, layers, text.numbers(key, range::zero_or_above_one));
+  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
 
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
@@ -17215,7 +17233,7 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    fitting_list(text, "no_rope_layers", layers, given);
+    fitting_list(text, defaults, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -17272,6 +17290,7 @@ class hugging_face_groups {
 
   void add() {
     if (defaults_.form == dictionary_form::per_type) return add_by_type();
+    if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
     const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
@@ -17293,17 +17312,22 @@ class hugging_face_groups {
   }
 
  private:
+  /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
+  bool has_given_types() {
+    const J* given = text_.object("rope_parameters");
+    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters."))
+      text_.refuse("rope_parameters",
+                   "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    return given != nullptr;
+  }
+
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
   /// read, must not say anything else.
   void add_by_type() {
+    if (has_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
-    if (const J* given = text_.object("rope_parameters")) {
-      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
-        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
-      return;
-    }
     if (text_.has("rope_scaling"))
       text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
     const auto agrees = [&](const char* key, double filled) {
@@ -17320,6 +17344,37 @@ class hugging_face_groups {
                {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
     maker_.add(other, nullptr, text_.path(),
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+
+  /// A number for all layers, or one for each of them.
+  std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
+    const auto count = static_cast<Index>(model_.layers.size());
+    if (text_.is_list(key)) return fitting_list(text_, defaults_, key, count, text_.numbers(key, rule));
+    const auto one = text_.number(key, rule);
+    if (!one) return {};
+    return std::vector<double>(model_.layers.size(), *one);
+  }
+
+  /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
+  void add_from_lists() {
+    if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (has_given_types()) return;
+    const auto bases = number_or_list("rope_theta", range::above_one),
+               factors = number_or_list("partial_rotary_factors", range::fraction);
+    const J* scaling = text_.object("rope_scaling");
+    const std::string path = text_.path() + "rope_scaling.";
+    std::vector<std::string> types;
+    for (const std::string& type : model_.layers)
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    for (const std::string& type : types) {
+      group_terms terms;
+      for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+        if (model_.layers[i] != type) continue;
+        if (bases) terms.base = (*bases)[i];
+        if (factors) terms.factor = (*factors)[i];
+      }
+      maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
+    }
   }
 
   /// A group of each type and base that layers have by layer_rope_theta.
@@ -17521,7 +17576,8 @@ class hugging_face_importer {
     model_.sink_logits = defaults_.sink_logits;
     model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
     model_.key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
+        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups"})
+            .value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))

@@ -121,7 +121,9 @@ class hugging_face_group_maker {
 
   /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms) {
-    std::optional<double> beside = text_.number("rope_theta", range::above_one);
+    std::optional<double> beside;  // a list of Step 3.5 is in the terms
+    if (defaults_.form != dictionary_form::base_by_type || !text_.is_list("rope_theta"))
+      beside = text_.number("rope_theta", range::above_one);
     if (!beside) beside = text_.number("rotary_emb_base", range::above_one);
     if (const J* attention = text_.object("attn_config"); attention && !beside)  // DBRX
       beside =

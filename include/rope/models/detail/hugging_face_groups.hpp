@@ -38,6 +38,7 @@ class hugging_face_groups {
 
   void add() {
     if (defaults_.form == dictionary_form::per_type) return add_by_type();
+    if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
     const J* given = text_.object("rope_parameters");
     const J* old = text_.object("rope_scaling");
     const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
@@ -59,17 +60,22 @@ class hugging_face_groups {
   }
 
  private:
+  /// Groups of rope_parameters, where these classes have nothing else in it than dictionaries of layer types.
+  bool has_given_types() {
+    const J* given = text_.object("rope_parameters");
+    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters."))
+      text_.refuse("rope_parameters",
+                   "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
+    return given != nullptr;
+  }
+
   /// One dictionary per layer type, or what the class fills in. A key of an older form, which it does not
   /// read, must not say anything else.
   void add_by_type() {
+    if (has_given_types()) return;
     const std::string full(defaults_.full_type), other(defaults_.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
-    if (const J* given = text_.object("rope_parameters")) {
-      if (!add_nested_groups(*given, text_.path() + "rope_parameters."))
-        text_.refuse("rope_parameters", "must have a dictionary per layer type; " + instead);
-      return;
-    }
     if (text_.has("rope_scaling"))
       text_.refuse("rope_scaling", "is not read by the class of " + model_.architecture + "; " + instead);
     const auto agrees = [&](const char* key, double filled) {
@@ -86,6 +92,37 @@ class hugging_face_groups {
                {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
     maker_.add(other, nullptr, text_.path(),
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+  }
+
+  /// A number for all layers, or one for each of them.
+  std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
+    const auto count = static_cast<Index>(model_.layers.size());
+    if (text_.is_list(key)) return fitting_list(text_, defaults_, key, count, text_.numbers(key, rule));
+    const auto one = text_.number(key, rule);
+    if (!one) return {};
+    return std::vector<double>(model_.layers.size(), *one);
+  }
+
+  /// Step 3.5, whose layers of a type have the base and the share of channels of the last of them.
+  void add_from_lists() {
+    if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (has_given_types()) return;
+    const auto bases = number_or_list("rope_theta", range::above_one),
+               factors = number_or_list("partial_rotary_factors", range::fraction);
+    const J* scaling = text_.object("rope_scaling");
+    const std::string path = text_.path() + "rope_scaling.";
+    std::vector<std::string> types;
+    for (const std::string& type : model_.layers)
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    for (const std::string& type : types) {
+      group_terms terms;
+      for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+        if (model_.layers[i] != type) continue;
+        if (bases) terms.base = (*bases)[i];
+        if (factors) terms.factor = (*factors)[i];
+      }
+      maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
+    }
   }
 
   /// A group of each type and base that layers have by layer_rope_theta.

@@ -82,7 +82,8 @@ class hugging_face_importer {
     model_.sink_logits = defaults_.sink_logits;
     model_.query_heads = text_.index_of({"num_attention_heads", "n_head", "n_heads"}).value_or(0);
     model_.key_heads =
-        text_.index_of({"num_key_value_heads", "multi_query_group_num"}).value_or(model_.query_heads);
+        text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups"})
+            .value_or(model_.query_heads);
     for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"})
       if (const auto context = text_.number(key, range::positive);
           context && detail::equal(model_.max_position, 0))

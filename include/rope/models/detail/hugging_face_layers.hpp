@@ -24,9 +24,12 @@ namespace detail {
 
 /// The values of a list that has one per layer.
 template <class J, class T>
-std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const char* key, std::optional<Index> layers,
+std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
+                                           const char* key, std::optional<Index> layers,
                                            std::optional<std::vector<T>> list) {
   if (!list) return list;
+  if (defaults.more_in_lists && layers && static_cast<Index>(list->size()) > *layers)
+    list->resize(static_cast<std::size_t>(*layers));
   const std::string broken =
       broken_rule_of_layer_list(list->size(), layers.value_or(0), "num_hidden_layers values");
   if (!broken.empty()) text.refuse(key, broken);
@@ -45,11 +48,11 @@ Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults)
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
-  if (auto given = fitting_list(text, "layer_types", layers, text.texts("layer_types")))
+  if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
-    if (auto given = fitting_list(text, older, layers, text.texts(older))) return *std::move(given);
+    if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
     if (defaults.full_every == 0) text.missing("layer_types", "only some layers attend at all");
   }
   if (!layers || defaults.full_every == 0 || !slides) return {};
@@ -86,7 +89,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
     return turn;
   const auto count = static_cast<Index>(layers);
-  const auto kinds = fitting_list(text, "mlp_layer_types", count, text.texts("mlp_layer_types"));
+  const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
   const Index dense = dense_layers_of(text, defaults);
   for (std::size_t i = 0; i < layers; ++i)
     turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
@@ -99,7 +102,7 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
                                                   std::optional<Index> layers) {
   if (defaults.form != dictionary_form::base_per_layer) return {};
   constexpr const char* key = "layer_rope_theta";
-  return fitting_list(text, key, layers, text.numbers(key, range::zero_or_above_one));
+  return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
 
 /// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
@@ -116,7 +119,7 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
   const auto given = text.numbers("no_rope_layers", range::zero_or_one);
   const auto every = text.index("no_rope_layer_interval");
   if (given && !given->empty()) {
-    fitting_list(text, "no_rope_layers", layers, given);
+    fitting_list(text, defaults, "no_rope_layers", layers, given);
     for (std::size_t i = 0; i < given->size(); ++i)
       if (equal((*given)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;

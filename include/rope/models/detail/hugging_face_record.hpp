@@ -34,7 +34,9 @@ enum class which_slide {
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
-  base_per_layer   // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
+  base_by_type  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                // last of a type counts, and rope_scaling for those that attend fully
 };
 
 struct hugging_face_record {
@@ -57,14 +59,15 @@ struct hugging_face_record {
   // share of the channels, for other_type local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   Index full_every = 0,
-        full_offset = 0;      // layer i attends fully if i % full_every == full_offset, else it slides
-  bool from_end = false;      // full_every and no_rope_every count back from the last layer
-  bool first_full = false;    // layer 0 attends fully too
-  bool dense_first = false;   // the first first_k_dense_replace layers attend by a pattern of their own,
-                              // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
-  bool full_rotate = true;    // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;  // negative: layers slide whatever the window is
-  Index no_rope_every = 0;    // every so many layers, the last of them does not rotate
+        full_offset = 0;       // layer i attends fully if i % full_every == full_offset, else it slides
+  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
+  bool first_full = false;     // layer 0 attends fully too
+  bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
+                               // prefix_dense_sliding_window_pattern; where it is 1, dense layers turn
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  double sliding_window = 0;   // negative: layers slide whatever the window is
+  Index no_rope_every = 0;     // every so many layers, the last of them does not rotate
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping

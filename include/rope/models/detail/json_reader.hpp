@@ -81,6 +81,10 @@ class json_reader {
     const J* value = find(key);
     return value && value->is_string();
   }
+  bool is_list(const char* key) {
+    const J* value = find(key);
+    return value && value->is_array();
+  }
   std::optional<std::string> text(const char* key) {
     const J* value = find(key);
     if (!value) return {};
