@@ -87,6 +87,7 @@ foreach(record IN LISTS records)
   field(other_factor 1)
   field(first_full "")
   field(from_end "")
+  field(last_channels "")
   field(more_in_lists "")
   field(note "")
   field(full_type full_attention)
@@ -118,7 +119,11 @@ foreach(record IN LISTS records)
     list(APPEND words "one dictionary per layer type, or none: then base ${filled_base} and ${filled_factor} of the channels where layers attend fully, ${local_base} and ${other_factor} where they slide")
     set(local_base "")
   endif()
-  say(partial_rotary_factor "the first ${partial_rotary_factor} of the channels turn")
+  if(last_channels)
+    list(APPEND words "the last ${partial_rotary_factor} of the channels turn, or qk_rope_head_dim of them")
+  else()
+    say(partial_rotary_factor "the first ${partial_rotary_factor} of the channels turn")
+  endif()
   if(full_every)
     math(EXPR place "${full_offset} + 1")
     set(which "layer ${place} of every ${full_every} attends fully")
@@ -144,6 +149,9 @@ foreach(record IN LISTS records)
   say(dense_first "the first first_k_dense_replace layers are dense and turn, unless prefix_dense_sliding_window_pattern is not 1")
   say(local_base "base ${local_base} where layers slide")
   say(full_head_dim "heads of ${full_head_dim} where layers attend fully")
+  if(form STREQUAL "compressed")
+    list(APPEND words "the rope dictionary is for layers of compressed keys, with base compress_rope_theta, or ${filled_base}, and YaRN with m = 1")
+  endif()
   if(form STREQUAL "base_by_type")
     list(APPEND words "rope_theta and partial_rotary_factors may be lists, of which the last of a layer type counts, and rope_scaling is for layers that attend fully")
   endif()
@@ -286,8 +294,7 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
 ## Not in these tables
 
-- Families of Hugging Face whose layers turn in ways that a record cannot say yet: DeepSeek V4,
-  Hunyuan VL, ERNIE 4.5 VL.
+- Families of Hugging Face whose layers turn in ways that a record cannot say yet: Hunyuan VL, ERNIE 4.5 VL.
 - Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 ")

@@ -16015,8 +16015,10 @@ enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
   base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
-  base_by_type  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                // last of a type counts, and rope_scaling for those that attend fully
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                 // last of a type counts, and rope_scaling for those that attend fully
+  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
+                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
 };
 
 struct hugging_face_record {
@@ -16029,8 +16031,9 @@ struct hugging_face_record {
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
   Index maybe_head_dim =
       0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
-  Index full_head_dim = 0;   // of layers that attend fully; 0: head_dim
-  bool double_head = false;  // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
+  bool last_channels = false;  // the channels that turn come last in a head
+  bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention
@@ -16114,6 +16117,17 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .dense_first = true,
        .full_rotate = false,
        .sliding_window = 4096},
+      {.architecture = "deepseekv4",
+       .layout = interleaved,
+       .partial_rotary_factor = 0.125,
+       .head_dim = 512,
+       .last_channels = true,
+       .form = compressed,
+       .filled_base = 160000,
+       .more_in_lists = true,
+       .sliding_window = 128,
+       .sink_logits = true,
+       .note = "keys are values too: the output of attention is turned back by the position of its query"},
       {.architecture = "diffusiongemma",
        .head_dim = 256,
        .full_head_dim = 512,
@@ -16682,7 +16696,7 @@ template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
-  if (const auto rotated = text.index("qk_rope_head_dim")) {
+  if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");
@@ -16856,7 +16870,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 }
 
 template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
+yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_magnitude,
+                     const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
@@ -16872,6 +16887,7 @@ yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::st
   yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
   yarn.truncate = rope.boolean("truncate").value_or(true);
   yarn.attention_factor = rope.number("attention_factor", range::positive);
+  if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
   yarn.mscale = rope.number("mscale", range::not_negative);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
   return yarn;
@@ -16901,10 +16917,11 @@ longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index
   return longrope;
 }
 
-/// \param length  tokens of the sequence, for the rules that depend on it
+/// \param length          tokens of the sequence, for the rules that depend on it
+/// \param unit_magnitude  YaRN has m = 1 where the dictionary has no attention_factor
 template <class J>
 derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                            Index rotary_dim, double base, double length) {
+                            Index rotary_dim, double base, double length, bool unit_magnitude = false) {
   const std::string needed = "rope type " + type + " needs it";
   if (type == "linear")
     return derive("linear", rotary_dim, base,
@@ -16919,7 +16936,7 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
                                       .length = length});
   }
   if (type == "yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, needed);
+    const yarn_scaling yarn = yarn_of(config, rope, unit_magnitude, needed);
     if (yarn.beta_fast < yarn.beta_slow)
       rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
                                    exact_digits(yarn.beta_slow));
@@ -17002,23 +17019,33 @@ class hugging_face_group_maker {
             : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
+    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
+                                       defaults_.form == dictionary_form::compressed);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
-    layer_group group{.layer_type = layer_type,
-                      .layout = defaults_.layout,
-                      .head_dim = head.head_dim,
-                      .first_channel = head.first_channel,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-                      .scale = scale_of(head, rule.softmax_multiplier),
-                      .softcap = softcap_of(),
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
+    layer_group group{
+        .layer_type = layer_type,
+        .layout = defaults_.layout,
+        .head_dim = head.head_dim,
+        .first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel,
+        .frequencies = std::move(rule.frequencies),
+        .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
+        .scale = scale_of(head, rule.softmax_multiplier),
+        .softcap = softcap_of(),
+        .rule = std::move(rule.rule),
+        .base = base,
+        .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
     for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    model_.groups.push_back(std::move(group));
+  }
+
+  /// The last group once more, for layers of another type.
+  void add_again(const std::string& layer_type) {
+    layer_group group = model_.groups.back();
+    allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
 
@@ -17156,6 +17183,24 @@ Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults)
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
 
+/// The types of layers of DeepSeek V4: by how many tokens share a key.
+template <class J>
+std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
+                                                std::optional<Index> layers) {
+  constexpr const char* key = "compress_ratios";
+  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
+  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
+  std::vector<std::string> types;
+  for (const double ratio : *ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
+}
+
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
 ///
 /// \param slides  whether there is a window for layers to slide
@@ -17164,6 +17209,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
                                         std::optional<Index> layers, bool slides) {
   if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
     if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);
@@ -17299,6 +17345,7 @@ class hugging_face_groups {
     if (!given && defaults_.own_rule)
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
+    if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
@@ -17375,6 +17422,23 @@ class hugging_face_groups {
       }
       maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
     }
+  }
+
+  /// DeepSeek V4: `main` and `compress`, or what the latter holds.
+  void add_compressed(const J* given, const std::string& path) {
+    json_reader<J> both(given, path);
+    group_terms terms;
+    if (const auto rotated = text_.index("qk_rope_head_dim"))
+      terms.factor = static_cast<double>(*rotated) /
+                     static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+    const auto stretched = text_.number("compress_rope_theta", range::above_one);
+    const bool two = given && given->contains("main") && given->contains("compress");
+    maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    if (!two) terms.overruling_base = terms.base;
+    maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
+               two ? path + "compress." : path, terms);
+    maker_.add_again("heavily_compressed_attention");
   }
 
   /// A group of each type and base that layers have by layer_rope_theta.

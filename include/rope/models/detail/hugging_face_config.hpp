@@ -85,7 +85,7 @@ template <class J>
 head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
   const auto heads = text.index_of({"num_attention_heads", "n_head", "n_heads"});  // n_: GPT-J, CodeGen, DBRX
   const auto given = text.index("head_dim"), nope = text.index("qk_nope_head_dim", range::whole);
-  if (const auto rotated = text.index("qk_rope_head_dim")) {
+  if (const auto rotated = text.index("qk_rope_head_dim"); rotated && !defaults.last_channels) {
     if (*rotated % 2 != 0) text.refuse("qk_rope_head_dim", "must be even, got " + std::to_string(*rotated));
     if (!nope && (!given || *given < *rotated))
       text.missing("qk_nope_head_dim", "the rotated channels of qk_rope_head_dim come after it");

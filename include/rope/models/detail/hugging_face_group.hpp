@@ -58,23 +58,33 @@ class hugging_face_group_maker {
             : rotary_dim_of(text_, rope, head, terms.factor.value_or(defaults_.partial_rotary_factor));
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_);
+    derived rule = derive_hugging_face(text_, rope, type, rotary_dim, base, length_,
+                                       defaults_.form == dictionary_form::compressed);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
-    layer_group group{.layer_type = layer_type,
-                      .layout = defaults_.layout,
-                      .head_dim = head.head_dim,
-                      .first_channel = head.first_channel,
-                      .frequencies = std::move(rule.frequencies),
-                      .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
-                      .scale = scale_of(head, rule.softmax_multiplier),
-                      .softcap = softcap_of(),
-                      .rule = std::move(rule.rule),
-                      .base = base,
-                      .numbers = std::move(rule.numbers)};
+    layer_group group{
+        .layer_type = layer_type,
+        .layout = defaults_.layout,
+        .head_dim = head.head_dim,
+        .first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel,
+        .frequencies = std::move(rule.frequencies),
+        .softmax_multiplier = head.latent ? rule.softmax_multiplier : 1,
+        .scale = scale_of(head, rule.softmax_multiplier),
+        .softcap = softcap_of(),
+        .rule = std::move(rule.rule),
+        .base = base,
+        .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
     for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    model_.groups.push_back(std::move(group));
+  }
+
+  /// The last group once more, for layers of another type.
+  void add_again(const std::string& layer_type) {
+    layer_group group = model_.groups.back();
+    allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
 

@@ -47,6 +47,7 @@ class hugging_face_groups {
     if (!given && defaults_.own_rule)
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
+    if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
     if (given && add_nested_groups(*given, path)) return;
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
@@ -123,6 +124,23 @@ class hugging_face_groups {
       }
       maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
     }
+  }
+
+  /// DeepSeek V4: `main` and `compress`, or what the latter holds.
+  void add_compressed(const J* given, const std::string& path) {
+    json_reader<J> both(given, path);
+    group_terms terms;
+    if (const auto rotated = text_.index("qk_rope_head_dim"))
+      terms.factor = static_cast<double>(*rotated) /
+                     static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+    const auto stretched = text_.number("compress_rope_theta", range::above_one);
+    const bool two = given && given->contains("main") && given->contains("compress");
+    maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    terms.base = stretched ? *stretched : maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    if (!two) terms.overruling_base = terms.base;
+    maker_.add("compressed_sparse_attention", two ? both.object("compress") : given,
+               two ? path + "compress." : path, terms);
+    maker_.add_again("heavily_compressed_attention");
   }
 
   /// A group of each type and base that layers have by layer_rope_theta.

@@ -42,6 +42,24 @@ Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults)
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
 
+/// The types of layers of DeepSeek V4: by how many tokens share a key.
+template <class J>
+std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
+                                                std::optional<Index> layers) {
+  constexpr const char* key = "compress_ratios";
+  const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
+  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
+  std::vector<std::string> types;
+  for (const double ratio : *ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      text.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
+}
+
 /// The type of every layer: given, or by the pattern of the architecture, or empty.
 ///
 /// \param slides  whether there is a window for layers to slide
@@ -50,6 +68,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
                                         std::optional<Index> layers, bool slides) {
   if (auto given = fitting_list(text, defaults, "layer_types", layers, text.texts("layer_types")))
     return *std::move(given);
+  if (defaults.form == dictionary_form::compressed) return compressed_layer_types(text, defaults, layers);
   if (!defaults.others_attend) {
     constexpr const char* older = "layers_block_type";
     if (auto given = fitting_list(text, defaults, older, layers, text.texts(older))) return *std::move(given);

@@ -35,8 +35,10 @@ enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
   base_per_layer,  // one, whose base layer_rope_theta overrules; a base of 0: the layer does not turn
-  base_by_type  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
-                // last of a type counts, and rope_scaling for those that attend fully
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors for every layer, of which the
+                 // last of a type counts, and rope_scaling for those that attend fully
+  compressed     // two kinds: unscaled layers that slide, and layers of compressed keys that have the rope
+                 // dictionary, compress_rope_theta for their base, filled_base where absent, and m = 1
 };
 
 struct hugging_face_record {
@@ -49,8 +51,9 @@ struct hugging_face_record {
   Index head_dim = 0;  // 0: hidden_size / num_attention_heads
   Index maybe_head_dim =
       0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
-  Index full_head_dim = 0;   // of layers that attend fully; 0: head_dim
-  bool double_head = false;  // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
+  bool last_channels = false;  // the channels that turn come last in a head
+  bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   // The types of layers: those of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;  // false: layers of all other types have no attention

@@ -78,7 +78,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 }
 
 template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& needed) {
+yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_magnitude,
+                     const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
@@ -94,6 +95,7 @@ yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::st
   yarn.beta_slow = or_default(rope.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
   yarn.truncate = rope.boolean("truncate").value_or(true);
   yarn.attention_factor = rope.number("attention_factor", range::positive);
+  if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
   yarn.mscale = rope.number("mscale", range::not_negative);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
   return yarn;
@@ -123,10 +125,11 @@ longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index
   return longrope;
 }
 
-/// \param length  tokens of the sequence, for the rules that depend on it
+/// \param length          tokens of the sequence, for the rules that depend on it
+/// \param unit_magnitude  YaRN has m = 1 where the dictionary has no attention_factor
 template <class J>
 derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
-                            Index rotary_dim, double base, double length) {
+                            Index rotary_dim, double base, double length, bool unit_magnitude = false) {
   const std::string needed = "rope type " + type + " needs it";
   if (type == "linear")
     return derive("linear", rotary_dim, base,
@@ -141,7 +144,7 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
                                       .length = length});
   }
   if (type == "yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, needed);
+    const yarn_scaling yarn = yarn_of(config, rope, unit_magnitude, needed);
     if (yarn.beta_fast < yarn.beta_slow)
       rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
                                    exact_digits(yarn.beta_slow));
