@@ -87,6 +87,8 @@ foreach(record IN LISTS records)
   field(other_factor 1)
   field(first_full "")
   field(from_end "")
+  field(mrope_time_last "")
+  field(xdrope "")
   field(last_channels "")
   field(more_in_lists "")
   field(note "")
@@ -198,6 +200,8 @@ foreach(record IN LISTS records)
   endif()
   say(sink_logits "has sink logits")
   say(mrope_interleaved "axes of M-RoPE alternate")
+  say(mrope_time_last "mrope_section is height, width and time, of which the first two alternate")
+  say(xdrope "mrope_section may be called xdrope_section")
   say(turns_if "refused without ${turns_if}: nothing turns")
   say(own_rule "a file must have the rope dictionary")
   say(more_in_lists "lists of layers may go on with those of multi-token prediction")
@@ -294,7 +298,6 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
 ## Not in these tables
 
-- Families of Hugging Face whose layers turn in ways that a record cannot say yet: Hunyuan VL, ERNIE 4.5 VL.
 - Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 ")

@@ -14264,6 +14264,9 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #ifndef ROPE_MODELS_AXES_HPP
 #define ROPE_MODELS_AXES_HPP
 
+#include <cstddef>
+#include <vector>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
@@ -14307,6 +14310,7 @@ struct layer_group {
   double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
+  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
@@ -14423,9 +14427,32 @@ struct model_rope {
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
 
-/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
-/// mrope_sections, or the frequencies as they are if it has none.
+/// Height and width take turns from pair 0 on, and time has the pairs behind them.
+///
+/// \param sections  (time, height, width)
+///
+/// Throws:  std::invalid_argument unless there are three, height and width equal
+/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
+  const Index pairs = sum_of_sections("frequencies_on_axes", sections);
+  if (sections.size() != 3 || sections[1] != sections[2])
+    ROPE_THROW(
+        std::invalid_argument,
+        message("frequencies_on_axes: with time last, the sections must be time, height and width, the "
+                "latter two equal, got ",
+                sections.size(), " sections"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), 3};
+  for (Index i = 0; i < pairs - sections[0]; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+
+}  // namespace detail
+
+/// The frequencies of a group on the axes of its positions, (time, height, width) but for Hunyuan VL:
+/// on_axes with its mrope_sections, or the frequencies as they are if it has none.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
@@ -14444,6 +14471,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                                  group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
     left -= pairs;
   }
+  if (group.mrope_time_last)
+    return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
   return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
                                                             : contiguous_sections(group.mrope_sections));
 }
@@ -14700,7 +14729,9 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) +
-                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
+                                        (group.mrope_time_last     ? " (time last, the others alternating)"
+                                         : group.mrope_interleaved ? " (alternating)"
+                                                                   : " (in blocks)") +
                                         "; text turns as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +
@@ -16059,6 +16090,8 @@ struct hugging_face_record {
   bool causal = true;              // false: an encoder
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =
@@ -16345,6 +16378,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
+      {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
@@ -16369,6 +16403,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "hrm", .maybe_head_dim = 128},
       {.architecture = "hunyuanv1dense"},
       {.architecture = "hunyuanv1moe"},
+      {.architecture = "hunyuanvl",
+       .xdrope = true,
+       .note =
+           "axes of mrope_sections are those of (position, width, height, image) or (width, height, image)"},
       {.architecture = "hyperclovax", .maybe_head_dim = 128, .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 0, .maybe_head_dim = 128},
       {.architecture = "internlm2"},
@@ -16824,7 +16862,8 @@ inline constexpr const char* rope_types[] = {"default",  "linear", "dynamic",   
 /// Types under another name, and the present one.
 inline constexpr struct {
   const char *name, *present;
-} renamed_rope_types[] = {{"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}};
+} renamed_rope_types[] = {
+    {"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}, {"xdrope", "dynamic"}};
 
 /// The present name of the type that was given.
 template <class J>
@@ -17114,22 +17153,38 @@ class hugging_face_group_maker {
   }
 
   void add_sections(json_reader<J>& rope, layer_group& group) {
-    const auto sections = rope.numbers("mrope_section", range::whole);
+    const char* key = "mrope_section";
+    auto sections = rope.numbers(key, range::whole);
     const auto alternate = rope.boolean("mrope_interleaved");
+    if (defaults_.xdrope) {
+      constexpr const char* older = "xdrope_section";
+      const auto other = rope.numbers(older, range::whole);
+      if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
+      if (!sections && other) {
+        key = older;
+        sections = other;
+      }
+    }
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
-                                       std::to_string(sections->size()));
+      rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
+                           std::to_string(sections->size()));
+    if (defaults_.mrope_time_last) {
+      if (sections->size() != 3 || !detail::equal((*sections)[0], (*sections)[1]))
+        rope.refuse(key, "must be height, width and time, the first two equal, got " +
+                             std::to_string(sections->size()) + " values");
+      sections = {(*sections)[2], (*sections)[0], (*sections)[1]};
+    }
     double sum = 0;
     for (const double pairs : *sections) {
       sum += pairs;
       group.mrope_sections.push_back(static_cast<Index>(pairs));
     }
     group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
+    group.mrope_time_last = defaults_.mrope_time_last;
     if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse("mrope_section", "must add up to the number of pairs, " +
-                                       std::to_string(group.frequencies.pairs()) + ", got " +
-                                       std::to_string(static_cast<Index>(sum)));
+      rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
+                           ", got " + std::to_string(static_cast<Index>(sum)));
   }
 
   json_reader<J>& text_;

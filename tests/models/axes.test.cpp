@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models/axes.hpp>
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,18 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[models][mo
   CHECK(same(rope::frequencies_on_axes(group_with({24, 20, 20}, true)),
              rope::on_axes(schedule, rope::interleaved_sections({24, 20, 20}))));
   CHECK(same(rope::frequencies_on_axes(group_with({}, false)), schedule));
+  // ERNIE 4.5 VL: pairs 0, 2, ... 42 by height, 1, 3, ... 43 by width, 44 to 63 by time.
+  rope::layer_group ernie = group_with({20, 22, 22}, false);
+  ernie.mrope_time_last = true;
+  rope::axis_assignment by_axis{.axis_of_pair = std::vector<rope::Index>(64, 0), .axes = 3};
+  for (std::size_t i = 0; i < 44; i += 2) {
+    by_axis.axis_of_pair[i] = 1;
+    by_axis.axis_of_pair[i + 1] = 2;
+  }
+  CHECK(same(rope::frequencies_on_axes(ernie), rope::on_axes(schedule, by_axis)));
+  ernie.mrope_sections = {20, 20, 24};
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::frequencies_on_axes(ernie); },
+                                                      "height and width", "the latter two equal"));
   CHECK(testing::throws_saying<std::invalid_argument>(
       [] {
         rope::frequencies_on_axes(group_with({16, 24, 24}, true));

@@ -2,6 +2,9 @@
 #ifndef ROPE_MODELS_AXES_HPP
 #define ROPE_MODELS_AXES_HPP
 
+#include <cstddef>
+#include <vector>
+
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
@@ -12,9 +15,32 @@
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
 
-/// The frequencies of a group on the axes of its positions, (time, height, width): on_axes with its
-/// mrope_sections, or the frequencies as they are if it has none.
+/// Height and width take turns from pair 0 on, and time has the pairs behind them.
+///
+/// \param sections  (time, height, width)
+///
+/// Throws:  std::invalid_argument unless there are three, height and width equal
+/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
+  const Index pairs = sum_of_sections("frequencies_on_axes", sections);
+  if (sections.size() != 3 || sections[1] != sections[2])
+    ROPE_THROW(
+        std::invalid_argument,
+        message("frequencies_on_axes: with time last, the sections must be time, height and width, the "
+                "latter two equal, got ",
+                sections.size(), " sections"));
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), 3};
+  for (Index i = 0; i < pairs - sections[0]; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+
+}  // namespace detail
+
+/// The frequencies of a group on the axes of its positions, (time, height, width) but for Hunyuan VL:
+/// on_axes with its mrope_sections, or the frequencies as they are if it has none.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
@@ -33,6 +59,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                                  group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left));
     left -= pairs;
   }
+  if (group.mrope_time_last)
+    return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
   return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
                                                             : contiguous_sections(group.mrope_sections));
 }

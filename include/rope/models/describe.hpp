@@ -161,7 +161,9 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) +
-                                        (group.mrope_interleaved ? " (alternating)" : " (in blocks)") +
+                                        (group.mrope_time_last     ? " (time last, the others alternating)"
+                                         : group.mrope_interleaved ? " (alternating)"
+                                                                   : " (in blocks)") +
                                         "; text turns as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +

@@ -47,6 +47,7 @@ struct layer_group {
   double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
+  bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule

@@ -47,6 +47,9 @@ std::string difference(const json& config, const json& expect) {
   compare("base", large ? large->base : full.base);
   if (expect.contains("local_base")) compare("local_base", sliding ? sliding->base : 0);
   compare("softcap", full.softcap);
+  compare("sections", full.mrope_sections);
+  compare("time_last", full.mrope_time_last ? 1 : 0);
+  compare("rule", full.rule);
   const json named = expect.value("groups", json::object());
   for (const auto& item : named.items()) {
     const rope::layer_group* group = model.group(item.key());

@@ -153,22 +153,38 @@ class hugging_face_group_maker {
   }
 
   void add_sections(json_reader<J>& rope, layer_group& group) {
-    const auto sections = rope.numbers("mrope_section", range::whole);
+    const char* key = "mrope_section";
+    auto sections = rope.numbers(key, range::whole);
     const auto alternate = rope.boolean("mrope_interleaved");
+    if (defaults_.xdrope) {
+      constexpr const char* older = "xdrope_section";
+      const auto other = rope.numbers(older, range::whole);
+      if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
+      if (!sections && other) {
+        key = older;
+        sections = other;
+      }
+    }
     if (!sections) return;
     if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse("mrope_section", "must have at most " + std::to_string(most_sections) + " values, got " +
-                                       std::to_string(sections->size()));
+      rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
+                           std::to_string(sections->size()));
+    if (defaults_.mrope_time_last) {
+      if (sections->size() != 3 || !detail::equal((*sections)[0], (*sections)[1]))
+        rope.refuse(key, "must be height, width and time, the first two equal, got " +
+                             std::to_string(sections->size()) + " values");
+      sections = {(*sections)[2], (*sections)[0], (*sections)[1]};
+    }
     double sum = 0;
     for (const double pairs : *sections) {
       sum += pairs;
       group.mrope_sections.push_back(static_cast<Index>(pairs));
     }
     group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
+    group.mrope_time_last = defaults_.mrope_time_last;
     if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse("mrope_section", "must add up to the number of pairs, " +
-                                       std::to_string(group.frequencies.pairs()) + ", got " +
-                                       std::to_string(static_cast<Index>(sum)));
+      rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
+                           ", got " + std::to_string(static_cast<Index>(sum)));
   }
 
   json_reader<J>& text_;

@@ -79,6 +79,8 @@ struct hugging_face_record {
   bool causal = true;              // false: an encoder
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
+  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =

@@ -49,6 +49,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
+      {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
@@ -73,6 +74,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "hrm", .maybe_head_dim = 128},
       {.architecture = "hunyuanv1dense"},
       {.architecture = "hunyuanv1moe"},
+      {.architecture = "hunyuanvl",
+       .xdrope = true,
+       .note =
+           "axes of mrope_sections are those of (position, width, height, image) or (width, height, image)"},
       {.architecture = "hyperclovax", .maybe_head_dim = 128, .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 0, .maybe_head_dim = 128},
       {.architecture = "internlm2"},

@@ -32,7 +32,8 @@ inline constexpr const char* rope_types[] = {"default",  "linear", "dynamic",   
 /// Types under another name, and the present one.
 inline constexpr struct {
   const char *name, *present;
-} renamed_rope_types[] = {{"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}};
+} renamed_rope_types[] = {
+    {"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}, {"xdrope", "dynamic"}};
 
 /// The present name of the type that was given.
 template <class J>
