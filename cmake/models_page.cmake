@@ -87,6 +87,7 @@ foreach(record IN LISTS records)
   field(other_factor 1)
   field(first_full "")
   field(from_end "")
+  field(backwards "")
   field(mrope_time_last "")
   field(xdrope "")
   field(last_channels "")
@@ -200,6 +201,7 @@ foreach(record IN LISTS records)
   endif()
   say(sink_logits "has sink logits")
   say(mrope_interleaved "axes of M-RoPE alternate")
+  say(backwards "turns by minus the position, so its frequencies are negative")
   say(mrope_time_last "mrope_section is height, width and time, of which the first two alternate")
   say(xdrope "mrope_section may be called xdrope_section")
   say(turns_if "refused without ${turns_if}: nothing turns")
@@ -293,13 +295,23 @@ foreach(record IN LISTS records)
   string(APPEND text "| ${architecture} | ${layout} | ${words} |\n")
 endforeach()
 list(JOIN without ", " without)
+set(refused_text "")
+file(READ ${root}/include/rope/models/detail/hugging_face_refused.hpp header)
+string(REGEX REPLACE "[ \n]+" " " header "${header}")
+string(REPLACE "\" \"" "" header "${header}")
+string(REGEX MATCHALL "{[.]architecture = [^}]*}" refused "${header}")
+foreach(record IN LISTS refused)
+  field(architecture "")
+  field(reason "")
+  string(APPEND refused_text "  - ${architecture} of Hugging Face: ${reason}\n")
+endforeach()
 string(APPEND text "
 Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 
 ## Not in these tables
 
-- Models where the released files and the reference disagree: MiniMax M2 and M3 in `config.json`, RecurrentGemma.
-- Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
+- Refused unless the caller names the layout, because files and class disagree or too little is known:
+${refused_text}- Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 ")
 
 if(CHECK)

@@ -14613,7 +14613,7 @@ inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
+  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / (std::abs)(inv_freq(i, 0)); };
   pair_census result;
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
@@ -14712,6 +14712,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
+  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
                             2 * std::numbers::pi / distance.tokens)
@@ -15974,6 +15975,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 // SPDX-License-Identifier: MIT
@@ -16092,6 +16094,7 @@ struct hugging_face_record {
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
+  bool backwards = false;          // turns by minus the position
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =
@@ -16437,6 +16440,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .maybe_head_dim = 40},
       {.architecture = "moshi", .maybe_head_dim = 128},
       {.architecture = "museglimmerassistant", .base = 500000, .maybe_head_dim = 128},
+      {.architecture = "nanochat", .base = 0, .backwards = true},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
       {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64, .causal = false},
       {.architecture = "olmo"},
@@ -16479,6 +16483,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
+      {.architecture = "timesfm25",
+       .head_dim = 80,
+       .scale = one,
+       .note = "queries and keys are normalised after they turned, and queries multiplied by a learned "
+               "factor per channel"},
       {.architecture = "vaultgemma",
        .head_dim = 256,
        .scale = query_pre_attn_scalar,
@@ -16497,6 +16506,45 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
+
+#include <string_view>
+
+
+/// Architectures without a record of which it is known why.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+struct refused_architecture {
+  std::string_view architecture;  // as plain_architecture spells it
+  std::string_view reason;        // what follows its name
+};
+
+/// Why an architecture has no record; empty where it has one, or where nothing is known of it.
+inline std::string_view reason_to_refuse(std::string_view architecture) {
+  static constexpr refused_architecture refused[] = {
+      {.architecture = "cosmos3edge", .reason = "which channels its class turns is not known"},
+      {.architecture = "minimaxm2",
+       .reason = "its released files turn 64 channels of a head, its class all of them"},
+      {.architecture = "minimaxm3vl",
+       .reason = "its released files turn 64 channels of a head, its class all of them"},
+      {.architecture = "recurrentgemma",
+       .reason = "its released files turn half of a head, its class all of it"},
+  };
+  for (const refused_architecture& one : refused)
+    if (one.architecture == architecture) return one.reason;
+  return {};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_REFUSED_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_JSON_READER_HPP
 #define ROPE_MODELS_DETAIL_JSON_READER_HPP
@@ -16689,6 +16737,12 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
+  const std::string_view reason = reason_to_refuse(plain_architecture(architecture));
+  if (!known && !given && !reason.empty())
+    text.refuse(
+        "model_type",
+        "is one of which files and class disagree, or of which too little is known: " + std::string(reason) +
+            "; name the layout in the options to read the file as it is written, got " + architecture);
   if (!known && !given && !interleave)
     text.refuse(
         "model_type",
@@ -17063,6 +17117,9 @@ class hugging_face_group_maker {
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
+    if (defaults_.backwards)
+      rule.frequencies =
+          frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
     layer_group group{
         .layer_type = layer_type,
         .layout = defaults_.layout,

@@ -104,6 +104,17 @@ TEST_CASE("the census counts what the rule did", "[models][describe]") {
   CHECK(gemma4.changes.back() == rope::pair_change::stopped);
 }
 
+TEST_CASE("frequencies below 0 are kept, and described as the other direction", "[models][describe]") {
+  const auto model = import_hugging_face(
+      json{{"model_type", "nanochat"}, {"head_dim", 8}, {"rope_parameters", {{"rope_theta", 1e4}}}});
+  CHECK(model.groups[0].frequencies.inv_freq()(0, 0) == -1);
+  const rope::pair_census census = pair_census_of(model.groups[0]);
+  CHECK(census.kept == 4);
+  CHECK(census.largest_divisor == 1);
+  CHECK(contains(describe(model), "direction               by minus the position"));
+  CHECK_FALSE(describe(import_hugging_face(config("llama_3_1_8b"))).find("direction") != std::string::npos);
+}
+
 TEST_CASE("the report has every derived number", "[models][describe]") {
   const std::string qwen = describe(import_hugging_face(config("qwen2_5_7b_yarn")));
   for (const char* part :

@@ -45,7 +45,7 @@ inline pair_census pair_census_of(const layer_group& group) {
   constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto& inv_freq = group.frequencies.inv_freq();
-  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / inv_freq(i, 0); };
+  const auto divisor = [&](Index i) { return original.inv_freq()(i, 0) / (std::abs)(inv_freq(i, 0)); };
   pair_census result;
   bool first = true;
   for (Index i = 0; i < inv_freq.rows(); ++i) {
@@ -144,6 +144,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
+  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
                             2 * std::numbers::pi / distance.tokens)

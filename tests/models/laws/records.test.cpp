@@ -50,6 +50,7 @@ std::string difference(const json& config, const json& expect) {
   compare("sections", full.mrope_sections);
   compare("time_last", full.mrope_time_last ? 1 : 0);
   compare("rule", full.rule);
+  compare("slowest", full.frequencies.inv_freq()(full.frequencies.pairs() - 1, 0));
   const json named = expect.value("groups", json::object());
   for (const auto& item : named.items()) {
     const rope::layer_group* group = model.group(item.key());

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <rope/base/exact.hpp>
@@ -11,6 +12,7 @@
 #include <rope/models/detail/architectures.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_records.hpp>
+#include <rope/models/detail/hugging_face_refused.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
@@ -40,6 +42,12 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
   hugging_face_record record = known ? *known : hugging_face_record{};
   const auto interleave = text.boolean("rope_interleave");
+  const std::string_view reason = reason_to_refuse(plain_architecture(architecture));
+  if (!known && !given && !reason.empty())
+    text.refuse(
+        "model_type",
+        "is one of which files and class disagree, or of which too little is known: " + std::string(reason) +
+            "; name the layout in the options to read the file as it is written, got " + architecture);
   if (!known && !given && !interleave)
     text.refuse(
         "model_type",

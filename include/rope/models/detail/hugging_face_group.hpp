@@ -9,6 +9,7 @@
 
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
+#include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
@@ -63,6 +64,9 @@ class hugging_face_group_maker {
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
+    if (defaults_.backwards)
+      rule.frequencies =
+          frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
     layer_group group{
         .layer_type = layer_type,
         .layout = defaults_.layout,

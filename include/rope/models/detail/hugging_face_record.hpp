@@ -81,6 +81,7 @@ struct hugging_face_record {
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
+  bool backwards = false;          // turns by minus the position
   bool own_rule =
       false;  // without a rope dictionary the class fills in a scaled one, which is not known here
   std::string_view turns_if =
