@@ -14830,8 +14830,16 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
 #ifndef ROPE_MODELS_GGUF_HPP
 #define ROPE_MODELS_GGUF_HPP
 
+#include <concepts>  // std::convertible_to
+#include <optional>
+#include <string>
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+#define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+
 #include <algorithm>  // std::find_if, std::max
-#include <concepts>   // std::convertible_to
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -15084,16 +15092,13 @@ class gguf_reader {
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_READER_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
 
 #include <string_view>
 
 
-/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
-/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
-///
-/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
+/// What a record of gguf_records.hpp can say about an architecture.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -15103,8 +15108,18 @@ namespace detail {
 enum class sliding_rule {
   not_known,
   as_full,   // the base and the scaling of the other layers
+  same,      // and their base whatever rope.freq_base_swa says
   unscaled,  // their base, no scaling
-  own_base   // rope.freq_base_swa, 10000 where it is absent; no scaling
+  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
+  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
+};
+
+/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+enum class log_multiplier {
+  as_given,   // m = g(1) / g(it)
+  tenths,     // of it: m = g(1) / g(10 it), scores times g(10 it)^2
+  cancelled,  // tenths, but m = 1 wherever it is given
+  ignored
 };
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
@@ -15133,184 +15148,25 @@ struct gguf_record {
   gguf_scale scale = gguf_scale::inverse_root;
   Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
   double softcap = 0;     // of attn_logit_softcapping, where it is read
+  log_multiplier multiplier = log_multiplier::as_given;
+  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
+  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
+  bool dense_rotate = false;  // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;  // attention.rope_pattern has 0 for a layer that does not rotate
+  bool half_of_full = false;  // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;    // all channels rotate, whatever rope.dimension_count says
+  bool unscaled = false;      // no layer is scaled, whatever rope.scaling says
+  double fixed_base = 0;      // in place of rope.freq_base, whatever it says
+  bool alpha = false;         // rope.scaling.alpha stretches the base
+  bool compressed = false;    // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+                              // attention.compress_rope_freq_base and m = 1
 };
-
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const gguf_record* gguf_record_of(std::string_view architecture) {
-  using enum layout_kind;
-  using enum sliding_rule;
-  using enum gguf_scale;
-  using enum window_kind;
-  static constexpr gguf_record records[] = {
-      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "apertus"},
-      {.architecture = "arcee", .layout = interleaved},
-      {.architecture = "arctic", .layout = interleaved},
-      {.architecture = "arwkv7", .rotates = false},
-      {.architecture = "baichuan", .layout = interleaved},
-      {.architecture = "bailingmoe", .layout = interleaved},
-      {.architecture = "bailingmoe2"},
-      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
-      {.architecture = "bert", .rotates = false},
-      {.architecture = "bitnet"},
-      {.architecture = "bloom", .rotates = false},
-      {.architecture = "chameleon", .layout = interleaved},
-      {.architecture = "chatglm", .layout = interleaved},
-      {.architecture = "codeshell"},
-      {.architecture = "cohere2",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = as_full},
-      {.architecture = "command-r", .layout = interleaved},
-      {.architecture = "dbrx"},
-      {.architecture = "deci", .layout = interleaved},
-      {.architecture = "deepseek", .layout = interleaved},
-      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true},
-      {.architecture = "dots1"},
-      {.architecture = "dream"},
-      {.architecture = "eagle3", .layout = interleaved},
-      {.architecture = "ernie4_5", .layout = interleaved},
-      {.architecture = "ernie4_5-moe", .layout = interleaved},
-      {.architecture = "eurobert"},
-      {.architecture = "exaone"},
-      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
-      {.architecture = "falcon"},
-      {.architecture = "falcon-h1", .scale = of_key},
-      {.architecture = "gemma"},
-      {.architecture = "gemma-embedding",
-       .period = 6,
-       .sliding = own_base,
-       .window = both_sides,
-       .causal = false},
-      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
-      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
-      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
-      {.architecture = "gemma4", .sliding = own_base, .scale = one},
-      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.architecture = "glm4moe"},
-      {.architecture = "gpt-oss", .sink_logits = true},
-      {.architecture = "gpt2", .rotates = false},
-      {.architecture = "gptj", .rotates = false},
-      {.architecture = "gptneox"},
-      {.architecture = "granite", .layout = interleaved, .scale = of_key},
-      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
-      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
-      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
-      {.architecture = "grok", .softcap = 30},
-      {.architecture = "grovemoe"},
-      {.architecture = "hunyuan-dense"},
-      {.architecture = "hunyuan-moe"},
-      {.architecture = "hy_v3"},
-      {.architecture = "internlm2", .layout = interleaved},
-      {.architecture = "jais", .rotates = false},
-      {.architecture = "jais2"},
-      {.architecture = "jamba", .rotates = false},
-      {.architecture = "jina-bert-v2", .rotates = false},
-      {.architecture = "jina-bert-v3"},
-      {.architecture = "kimi-k3", .rotates = false},
-      {.architecture = "kimi-linear", .rotates = false},
-      {.architecture = "lfm2"},
-      {.architecture = "lfm2moe"},
-      {.architecture = "llada", .layout = interleaved},
-      {.architecture = "llada-moe"},
-      {.architecture = "llama", .layout = interleaved},
-      {.architecture = "llama-embed", .layout = interleaved},
-      {.architecture = "llama4",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = as_full,
-       .window = chunks},
-      {.architecture = "maincoder", .layout = interleaved},
-      {.architecture = "mamba", .rotates = false},
-      {.architecture = "mamba2", .rotates = false},
-      {.architecture = "mellum", .period = 4, .sliding = unscaled},
-      {.architecture = "mimo2", .sliding = own_base},
-      {.architecture = "minicpm", .layout = interleaved},
-      {.architecture = "minicpm3", .last_channels = true},
-      {.architecture = "minimax-01"},
-      {.architecture = "minimax-m2"},
-      {.architecture = "minimax-m3"},
-      {.architecture = "mistral3", .layout = interleaved},
-      {.architecture = "modern-bert",
-       .period = 3,
-       .full_first = true,
-       .sliding = own_base,
-       .window = both_sides},
-      {.architecture = "mpt", .rotates = false},
-      {.architecture = "muse-glimmer",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = unscaled},
-      {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
-      {.architecture = "nemotron"},
-      {.architecture = "nemotron_h", .rotates = false},
-      {.architecture = "nemotron_h_moe", .rotates = false},
-      {.architecture = "neo-bert", .layout = interleaved},
-      {.architecture = "nomic-bert"},
-      {.architecture = "nomic-bert-moe"},
-      {.architecture = "olmo", .layout = interleaved},
-      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
-      {.architecture = "olmoe"},
-      {.architecture = "openelm"},
-      {.architecture = "orion"},
-      {.architecture = "paddleocr"},
-      {.architecture = "pangu-embedded"},
-      {.architecture = "phi2"},
-      {.architecture = "phi3"},
-      {.architecture = "phimoe"},
-      {.architecture = "plamo"},
-      {.architecture = "plamo2"},
-      {.architecture = "plamo3", .period = 8, .sliding = own_base},
-      {.architecture = "plm", .layout = interleaved, .last_channels = true},
-      {.architecture = "pockettts", .layout = interleaved},
-      {.architecture = "qwen"},
-      {.architecture = "qwen2"},
-      {.architecture = "qwen2moe"},
-      {.architecture = "qwen2vl"},
-      {.architecture = "qwen3"},
-      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
-      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
-      {.architecture = "qwen3moe"},
-      {.architecture = "qwen3next", .scale = of_key},
-      {.architecture = "qwen3tts", .interleaved_sections = true},
-      {.architecture = "qwen3vl", .interleaved_sections = true},
-      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
-      {.architecture = "refact", .rotates = false},
-      {.architecture = "rnd1"},
-      {.architecture = "rwkv6", .rotates = false},
-      {.architecture = "rwkv6qwen2", .rotates = false},
-      {.architecture = "rwkv7", .rotates = false},
-      {.architecture = "seed_oss"},
-      {.architecture = "smallthinker",
-       .period = 4,
-       .full_first = true,
-       .needs_window = true,
-       .full_rotate = false,
-       .sliding = as_full},
-      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
-      {.architecture = "stablelm"},
-      {.architecture = "starcoder", .rotates = false},
-      {.architecture = "starcoder2"},
-      {.architecture = "t5", .rotates = false},
-      {.architecture = "t5encoder", .rotates = false},
-      {.architecture = "talkie"},
-      {.architecture = "wavtokenizer-dec", .rotates = false},
-      {.architecture = "xverse", .layout = interleaved},
-  };
-  for (const gguf_record& record : records)
-    if (record.architecture == architecture) return &record;
-  return nullptr;
-}
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
 #define ROPE_MODELS_DETAIL_MODEL_BOUNDS_HPP
@@ -15401,12 +15257,37 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
     return sliding;
   }
   const auto every = reader.number(name, range::count);
+  if (record.needs_pattern && !every)
+    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   const bool fixed = record.period_layers == 0 || record.period_layers == layers;
   const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
   const auto window = reader.number("attention.sliding_window", range::not_negative);
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
+}
+
+/// The types of layers of DeepSeek V4, by how many tokens share a key; empty for other architectures.
+template <class L>
+std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
+                                               Index layers) {
+  if (!record.compressed) return {};
+  const std::string key = reader.key("attention.compress_ratios");
+  std::vector<double> ratios =
+      reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
+  const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
+  if (ratios.size() > count) ratios.resize(count);  // those of multi-token prediction
+  const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
+  if (!broken.empty()) reader.refuse(key, broken);
+  std::vector<std::string> types;
+  for (const double ratio : ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      reader.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
 }
 
 /// model_rope::windows.
@@ -15432,13 +15313,24 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 }
 
 /// The layers that do not rotate, in increasing order.
-inline std::vector<Index> gguf_layers_without_rope(const gguf_record& record, Index layers,
-                                                   const std::vector<bool>& sliding) {
+template <class L>
+std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
+                                            Index layers, const std::vector<bool>& sliding) {
   std::vector<Index> without;
+  constexpr const char* name = "attention.rope_pattern";
+  if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
+                                             : std::optional<std::vector<double>>()) {
+    const std::string broken = broken_rule_of_layer_list(turns->size(), layers, "block_count values");
+    if (!broken.empty()) reader.refuse(reader.key(name), broken);
+    for (std::size_t i = 0; i < turns->size(); ++i)
+      if (equal((*turns)[i], 0)) without.push_back(static_cast<Index>(i));
+  }
+  const auto dense = static_cast<std::size_t>(
+      record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
   if (record.no_rope_every > 0)
     for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
   if (!record.full_rotate)
-    for (std::size_t i = 0; i < sliding.size(); ++i)
+    for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
   return without;
 }
@@ -15448,6 +15340,235 @@ inline std::vector<Index> gguf_layers_without_rope(const gguf_record& record, In
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+
+#include <string_view>
+
+
+/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
+/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+///
+/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
+inline const gguf_record* gguf_record_of(std::string_view architecture) {
+  using enum layout_kind;
+  using enum sliding_rule;
+  using enum gguf_scale;
+  using enum window_kind;
+  using enum log_multiplier;
+  static constexpr gguf_record records[] = {
+      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "apertus"},
+      {.architecture = "arcee", .layout = interleaved},
+      {.architecture = "arctic", .layout = interleaved},
+      {.architecture = "arwkv7", .rotates = false},
+      {.architecture = "baichuan", .layout = interleaved},
+      {.architecture = "bailingmoe", .layout = interleaved},
+      {.architecture = "bailingmoe2"},
+      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
+      {.architecture = "bert", .rotates = false},
+      {.architecture = "bitnet"},
+      {.architecture = "bloom", .rotates = false},
+      {.architecture = "chameleon", .layout = interleaved},
+      {.architecture = "chatglm", .layout = interleaved},
+      {.architecture = "codeshell"},
+      {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.architecture = "cohere2",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "cohere2moe",
+       .layout = interleaved,
+       .full_first = true,
+       .full_rotate = false,
+       .sliding = same,
+       .needs_pattern = true,
+       .dense_rotate = true},
+      {.architecture = "command-r", .layout = interleaved},
+      {.architecture = "dbrx"},
+      {.architecture = "deci", .layout = interleaved},
+      {.architecture = "deepseek", .layout = interleaved},
+      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true, .multiplier = cancelled},
+      {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "deepseek4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .multiplier = ignored,
+       .compressed = true},
+      {.architecture = "dots1"},
+      {.architecture = "dots3note",
+       .layout = interleaved,
+       .last_channels = true,
+       .sliding = as_full,
+       .multiplier = ignored,
+       .needs_pattern = true,
+       .needs_swa_base = true},
+      {.architecture = "dream"},
+      {.architecture = "eagle3", .layout = interleaved},
+      {.architecture = "ernie4_5", .layout = interleaved},
+      {.architecture = "ernie4_5-moe", .layout = interleaved},
+      {.architecture = "eurobert"},
+      {.architecture = "exaone"},
+      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
+      {.architecture = "falcon"},
+      {.architecture = "falcon-h1", .scale = of_key},
+      {.architecture = "gemma"},
+      {.architecture = "gemma-embedding",
+       .period = 6,
+       .sliding = own_base,
+       .window = both_sides,
+       .causal = false},
+      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
+      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
+      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
+      {.architecture = "gemma4", .sliding = own_base, .scale = one},
+      {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
+      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
+      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
+      {.architecture = "glm4moe"},
+      {.architecture = "gpt-oss", .sink_logits = true},
+      {.architecture = "gpt2", .rotates = false},
+      {.architecture = "gptj", .rotates = false},
+      {.architecture = "gptneox"},
+      {.architecture = "granite", .layout = interleaved, .scale = of_key},
+      {.architecture = "granite_swa",
+       .layout = interleaved,
+       .sliding = same,
+       .sink_logits = true,
+       .scale = of_key,
+       .needs_pattern = true,
+       .rope_pattern = true},
+      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
+      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
+      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
+      {.architecture = "grok", .softcap = 30},
+      {.architecture = "grovemoe"},
+      {.architecture = "hunyuan-dense", .alpha = true},
+      {.architecture = "hunyuan-moe"},
+      {.architecture = "hunyuan_vl", .alpha = true},
+      {.architecture = "hy_v3"},
+      {.architecture = "internlm2", .layout = interleaved},
+      {.architecture = "jais", .rotates = false},
+      {.architecture = "jais2"},
+      {.architecture = "jamba", .rotates = false},
+      {.architecture = "jina-bert-v2", .rotates = false},
+      {.architecture = "jina-bert-v3"},
+      {.architecture = "kimi-k3", .rotates = false},
+      {.architecture = "kimi-linear", .rotates = false},
+      {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
+      {.architecture = "lfm2"},
+      {.architecture = "lfm2moe"},
+      {.architecture = "llada", .layout = interleaved},
+      {.architecture = "llada-moe"},
+      {.architecture = "llama", .layout = interleaved},
+      {.architecture = "llama-embed", .layout = interleaved},
+      {.architecture = "llama4",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full,
+       .window = chunks},
+      {.architecture = "maincoder", .layout = interleaved},
+      {.architecture = "mamba", .rotates = false},
+      {.architecture = "mamba2", .rotates = false},
+      {.architecture = "mellum", .period = 4, .sliding = unscaled},
+      {.architecture = "mimo2", .sliding = own_base},
+      {.architecture = "minicpm", .layout = interleaved},
+      {.architecture = "minicpm3", .last_channels = true},
+      {.architecture = "minimax-01"},
+      {.architecture = "minimax-m2"},
+      {.architecture = "minimax-m3"},
+      {.architecture = "mistral3", .layout = interleaved},
+      {.architecture = "mistral4", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "modern-bert",
+       .period = 3,
+       .full_first = true,
+       .sliding = own_base,
+       .window = both_sides},
+      {.architecture = "mpt", .rotates = false},
+      {.architecture = "muse-glimmer",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = unscaled},
+      {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
+      {.architecture = "nemotron"},
+      {.architecture = "nemotron_h", .rotates = false},
+      {.architecture = "nemotron_h_moe", .rotates = false},
+      {.architecture = "neo-bert", .layout = interleaved},
+      {.architecture = "nomic-bert"},
+      {.architecture = "nomic-bert-moe"},
+      {.architecture = "olmo", .layout = interleaved},
+      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
+      {.architecture = "olmoe"},
+      {.architecture = "openelm"},
+      {.architecture = "orion"},
+      {.architecture = "paddleocr"},
+      {.architecture = "pangu-embedded"},
+      {.architecture = "phi2"},
+      {.architecture = "phi3"},
+      {.architecture = "phimoe"},
+      {.architecture = "plamo"},
+      {.architecture = "plamo2"},
+      {.architecture = "plamo3", .period = 8, .sliding = own_base},
+      {.architecture = "plm", .layout = interleaved, .last_channels = true},
+      {.architecture = "pockettts", .layout = interleaved},
+      {.architecture = "qwen"},
+      {.architecture = "qwen2"},
+      {.architecture = "qwen2moe"},
+      {.architecture = "qwen2vl"},
+      {.architecture = "qwen3"},
+      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3next", .scale = of_key},
+      {.architecture = "qwen3tts", .interleaved_sections = true},
+      {.architecture = "qwen3vl", .interleaved_sections = true},
+      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
+      {.architecture = "refact", .rotates = false},
+      {.architecture = "rnd1"},
+      {.architecture = "rwkv6", .rotates = false},
+      {.architecture = "rwkv6qwen2", .rotates = false},
+      {.architecture = "rwkv7", .rotates = false},
+      {.architecture = "seed_oss"},
+      {.architecture = "smallthinker",
+       .period = 4,
+       .full_first = true,
+       .needs_window = true,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
+      {.architecture = "stablelm"},
+      {.architecture = "starcoder", .rotates = false},
+      {.architecture = "starcoder2"},
+      {.architecture = "step35", .sliding = own_base, .needs_pattern = true, .half_of_full = true},
+      {.architecture = "t5", .rotates = false},
+      {.architecture = "t5encoder", .rotates = false},
+      {.architecture = "talkie"},
+      {.architecture = "wavtokenizer-dec", .rotates = false},
+      {.architecture = "xverse", .layout = interleaved},
+  };
+  for (const gguf_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
@@ -15533,18 +15654,23 @@ struct gguf_layers {
   double base;
   bool unscaled;
   double max_position;
+  log_multiplier multiplier;
+  bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
-/// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
+/// Sets m as llama.cpp does: A attn_factor, A as log_multiplier says. Returns the softmax multiplier.
 template <class L>
-double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_scaling& yarn) {
-  const bool deepseek = reader.architecture() == "deepseek2";
+double read_magnitude(const gguf_reader<L>& reader, const gguf_layers& layers, double attn_factor,
+                      yarn_scaling& yarn) {
   const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
   double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (layers.multiplier == log_multiplier::ignored) all_dim = 0;
+  const bool deepseek =
+      layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled;
   if (deepseek) all_dim /= 0.1;
-  const double above = deepseek ? all_dim : 1;
+  const double above = layers.multiplier == log_multiplier::cancelled ? all_dim : 1;
   yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  if (layers.unit_magnitude) yarn.attention_factor = 1;
   const double softmax = attn_factor * g(all_dim);
   return deepseek ? softmax * softmax : 1;
 }
@@ -15601,7 +15727,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
-          .attn_factor = attn_factor,
+          .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
@@ -15626,7 +15752,7 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
   yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
   const double multiplier =
-      checked(read_magnitude(reader, scaling.attn_factor, yarn), range::positive, "import_gguf",
+      checked(read_magnitude(reader, layers, scaling.attn_factor, yarn), range::positive, "import_gguf",
               "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
   derived result = derive_with("yarn", layers, rule, factors);
   result.softmax_multiplier = multiplier;
@@ -15672,43 +15798,94 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
+#define ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
 
-/// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
-/// to it.
+#include <cmath>  // std::pow
+#include <string>
+#include <utility>
+
+
+/// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
 
 namespace rope {
 inline namespace ROPE_ABI {
+namespace detail {
 
-/// Access to a GGUF file, however the caller reads it; each member returns nothing for a key that is absent
-/// or of another type.
-///
-///     number(key)   a metadata value: integer, float or bool
-///     text(key)     a metadata value: string
-///     numbers(key)  a metadata value: array; or the tensor of that name, such as "rope_freqs.weight"
 template <class L>
-concept gguf_lookup = requires(const L& lookup, const std::string& key) {
-  { lookup.number(key) } -> std::convertible_to<std::optional<double>>;
-  { lookup.text(key) } -> std::convertible_to<std::optional<std::string>>;
-  { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
+struct gguf_shape {
+  const gguf_reader<L>& reader;
+  const gguf_record& record;
+  Index query_heads;  // 0: not known
+
+  /// The first of these keys that is there; else the width of the model over its heads.
+  Index head_dim(bool slides) const {
+    const auto own = reader.number("attention.key_length_mla_swa", range::count);
+    if (own && slides) return static_cast<Index>(*own);
+    for (const char* name :
+         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
+          "attention.key_length"})
+      if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
+    const double width = reader.required_number("embedding_length", range::count);
+    if (query_heads == 0) reader.required_number("attention.head_count", range::count);
+    return static_cast<Index>(width) / query_heads;
+  }
+
+  double base(bool slides) const {
+    constexpr const char* own = "rope.freq_base_swa";
+    double base = reader.number("rope.freq_base", range::above_one).value_or(10000);
+    if (record.fixed_base > 0) base = record.fixed_base;
+    const auto alpha = reader.number("rope.scaling.alpha", range::not_negative);
+    if (record.alpha && alpha.value_or(0) > 0) base = stretched(base, *alpha);
+    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::same)
+      return base;
+    if (record.needs_swa_base) return reader.required_number(own, range::above_one);
+    return reader.number(own, range::above_one)
+        .value_or(record.sliding == sliding_rule::own_base ? 10000 : base);
+  }
+
+  /// The channels that rotate, and the key that says so.
+  std::pair<Index, const char*> dimension(bool slides) const {
+    const Index share = record.half_of_full && !slides ? 2 : 1;
+    if (!record.whole_head)
+      for (const char* name :
+           {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
+        if (const auto given = reader.number(name, range::count))
+          return {static_cast<Index>(*given) / share, name};
+    return {head_dim(slides) / share, "attention.key_length"};
+  }
+
+ private:
+  /// base alpha^(d / (d - 2)), d being the whole head: NTK-aware scaling.
+  double stretched(double base, double alpha) const {
+    const Index head = head_dim(false);
+    const std::string key = reader.key("rope.scaling.alpha");
+    if (head <= 2) reader.refuse(key, "needs heads of more than 2 channels, got " + std::to_string(head));
+    const double width = static_cast<double>(head);
+    return checked(base * std::pow(alpha, width / (width - 2)), range::above_one, "import_gguf",
+                   key + ", as the base it stretches,");
+  }
 };
 
-/// What a GGUF file does not say.
-///
-///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
-struct gguf_options {
-  /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
-  /// short one.
-  double length = 0;
-  /// The layout of the weights, where the architecture is not known.
-  std::optional<layout_kind> layout = {};
-};
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
 
+#endif  // ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
+
+/// Puts the description of a model together from the metadata of its GGUF file.
+
+namespace rope {
+inline namespace ROPE_ABI {
 namespace detail {
 
 template <class L>
 class gguf_importer {
  public:
-  gguf_importer(const L& lookup, const gguf_options& options) : reader_(lookup), options_(options) {}
+  /// \param length, layout  as in gguf_options
+  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout)
+      : reader_(lookup), length_(length), given_layout_(layout) {}
 
   model_rope result() {
     model_.source = "GGUF";
@@ -15720,9 +15897,9 @@ class gguf_importer {
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
     layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
-    factors_ = read_pair_factors(reader_, model_.max_position, options_.length);
+    factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
-    model_.layers_without_rope = gguf_layers_without_rope(record_, layers_, sliding_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
     model_.windows = gguf_windows(reader_, record_, sliding_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
@@ -15730,10 +15907,12 @@ class gguf_importer {
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
       add_groups_of_layers(bases, dimensions);
+    else if (record_.compressed)
+      add_compressed();
     else
       add_groups_of_types();
     note_scaling();
-    if (reader_.number("attention.compress_rope_freq_base", range::any_number))
+    if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
       model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
   }
@@ -15741,7 +15920,7 @@ class gguf_importer {
  private:
   void read_record() {
     const gguf_record* known = gguf_record_of(reader_.architecture());
-    if (!known && !options_.layout)
+    if (!known && !given_layout_)
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture());
@@ -15754,48 +15933,43 @@ class gguf_importer {
                          (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
-    if (options_.layout) record_.layout = *options_.layout;
+    if (given_layout_) record_.layout = *given_layout_;
   }
 
-  /// The first of these keys that is there; else the width of the model over its heads.
-  Index head_dim(bool slides) const {
-    for (const char* name :
-         {"attention.key_length_mla", slides ? "attention.key_length_swa" : "attention.key_length",
-          "attention.key_length"})
-      if (const auto length = reader_.number(name, range::count)) return static_cast<Index>(*length);
-    const double width = reader_.required_number("embedding_length", range::count);
-    if (model_.query_heads == 0) reader_.required_number("attention.head_count", range::count);
-    return static_cast<Index>(width) / model_.query_heads;
-  }
-
-  double base_of(bool slides) const {
-    const double base = reader_.number("rope.freq_base", range::above_one).value_or(10000);
-    if (!slides || record_.sliding == sliding_rule::unscaled) return base;
-    return reader_.number("rope.freq_base_swa", range::above_one)
-        .value_or(record_.sliding == sliding_rule::own_base ? 10000 : base);
-  }
-
-  /// The channels that rotate, and the key that says so.
-  std::pair<Index, const char*> dimension_of(bool slides) const {
-    for (const char* name :
-         {slides ? "rope.dimension_count_swa" : "rope.dimension_count", "rope.dimension_count"})
-      if (const auto dimension = reader_.number(name, range::count))
-        return {static_cast<Index>(*dimension), name};
-    return {head_dim(slides), "attention.key_length"};
-  }
+  gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
 
   /// Full and sliding layers, if they differ.
   void add_groups_of_types() {
-    const bool two_types = reader_.number("rope.freq_base_swa", range::above_one) ||
-                           reader_.number("rope.dimension_count_swa", range::count) ||
-                           (record_.sliding == sliding_rule::own_base && model_.sliding_window > 0) ||
-                           (record_.sliding == sliding_rule::unscaled && !sliding_.empty() &&
-                            reader_.number("rope.scaling.factor", range::not_negative));
-    if (!two_types) return add_group("", false, base_of(false), dimension_of(false));
-    add_group("full_attention", false, base_of(false), dimension_of(false));
-    add_group("sliding_attention", true, base_of(true), dimension_of(true));
+    const bool own_base = record_.sliding == sliding_rule::own_base,
+               plain = record_.sliding == sliding_rule::plain,
+               unscaled = plain || record_.sliding == sliding_rule::unscaled;
+    const bool two_types =
+        (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
+        reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
+        record_.half_of_full || (own_base && model_.sliding_window > 0) ||
+        (unscaled && !sliding_.empty() && reader_.number("rope.scaling.factor", range::not_negative));
+    if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
+    if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
+    add_group("full_attention", false, shape().base(false), shape().dimension(false));
+    add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
     for (const bool slides : sliding_)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+
+  /// DeepSeek V4: layers that slide, and two kinds that compress their keys and turn alike.
+  void add_compressed() {
+    model_.layers = gguf_compressed_types(reader_, record_, layers_);
+    add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
+    const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
+    for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
+      add_group(type, false, base, shape().dimension(false));
+    const auto window = reader_.number("attention.sliding_window", range::whole);
+    model_.windows.clear();
+    for (const std::string& type : model_.layers)
+      model_.windows.push_back(type == "sliding_attention" && window ? static_cast<Index>(*window)
+                                                                     : not_known_window);
+    model_.warnings.push_back(
+        "keys are values too: the output of attention is turned back by the position of its query");
   }
 
   /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
@@ -15820,8 +15994,8 @@ class gguf_importer {
     std::vector<kind> kinds;  // of model_.groups
     for (std::size_t i = 0; i < count; ++i) {
       const bool slides = i < sliding_.size() && sliding_[i];
-      const double base = bases ? (*bases)[i] : base_of(slides);
-      auto dimension = dimension_of(slides);
+      const double base = bases ? (*bases)[i] : shape().base(slides);
+      auto dimension = shape().dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
         dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
       const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
@@ -15874,15 +16048,22 @@ class gguf_importer {
 
   void add_group(const std::string& layer_type, bool slides, double base,
                  const std::pair<Index, const char*>& dimension) {
-    const Index head = head_dim(slides), rotary_dim = dimension.first;
+    const Index head = shape().head_dim(slides), rotary_dim = dimension.first;
     if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
       reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
     allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
-    derived rule = derive_gguf(
-        reader_, {rotary_dim, base, slides && record_.sliding != sliding_rule::as_full, model_.max_position},
-        factors_);
+    const bool plain = record_.unscaled || (slides && record_.sliding == sliding_rule::plain);
+    const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
+    derived rule = derive_gguf(reader_,
+                               {.rotary_dim = rotary_dim,
+                                .base = base,
+                                .unscaled = plain || (slides && !as_full),
+                                .max_position = model_.max_position,
+                                .multiplier = record_.multiplier,
+                                .unit_magnitude = plain || record_.compressed},
+                               factors_);
     layer_group group{.layer_type = layer_type,
                       .layout = record_.layout,
                       .head_dim = head,
@@ -15919,7 +16100,8 @@ class gguf_importer {
   }
 
   gguf_reader<L> reader_;
-  const gguf_options& options_;
+  double length_;
+  std::optional<layout_kind> given_layout_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: not known
   std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
@@ -15929,6 +16111,40 @@ class gguf_importer {
 };
 
 }  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+
+/// The rotary embedding of a model, from the metadata of its GGUF file and with the meaning llama.cpp gives
+/// to it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Access to a GGUF file, however the caller reads it; each member returns nothing for a key that is absent
+/// or of another type.
+///
+///     number(key)   a metadata value: integer, float or bool
+///     text(key)     a metadata value: string
+///     numbers(key)  a metadata value: array; or the tensor of that name, such as "rope_freqs.weight"
+template <class L>
+concept gguf_lookup = requires(const L& lookup, const std::string& key) {
+  { lookup.number(key) } -> std::convertible_to<std::optional<double>>;
+  { lookup.text(key) } -> std::convertible_to<std::optional<std::string>>;
+  { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
+};
+
+/// What a GGUF file does not say.
+///
+///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
+struct gguf_options {
+  /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
+  /// short one.
+  double length = 0;
+  /// The layout of the weights, where the architecture is not known.
+  std::optional<layout_kind> layout = {};
+};
 
 /// What an absent key means is what llama.cpp takes: no rope.scaling.type is linear, no factor or a factor of
 /// 0 is 1, freq_base is 10000, dimension_count is the whole head. The bounds of YaRN are always rounded
@@ -15942,7 +16158,7 @@ class gguf_importer {
 template <gguf_lookup L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
   detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-  return detail::gguf_importer<L>(lookup, options).result();
+  return detail::gguf_importer<L>(lookup, options.length, options.layout).result();
 }
 
 }  // namespace ROPE_ABI

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the classes of Hugging Face transformers make of the shortest config of each family: records/hugging_face.json.
+// What the classes of Hugging Face transformers make of the shortest config of each family, and llama.cpp of the metadata
+// that its code has rules of its own for: records/hugging_face.json and records/gguf.json.
 #include <cmath>
 #include <cstddef>
 #include <fstream>
@@ -19,17 +20,35 @@ namespace {
 using rope::Index;
 using testing::json;
 
-/// A list of the file.
-json records(const char* list = "records") {
-  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/hugging_face.json";
+json records_of(const std::string& name, const char* list) {
+  const std::string path = ROPE_TEST_CONFIGS "/../../tests/models/records/" + name + ".json";
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   return json::parse(file).at(list);
 }
 
+/// A list of both files.
+json records(const char* list) {
+  json all = json::array();
+  for (const char* name : {"hugging_face", "gguf"})
+    for (const json& record : records_of(name, list)) all.push_back(record);
+  return all;
+}
+
+rope::model_rope import_of(const json& record) {
+  if (record.contains("config")) return rope::import_hugging_face(record.at("config"));
+  return rope::import_gguf(
+      testing::gguf(record.at("metadata").at("general.architecture"), record.at("metadata")));
+}
+
+/// What a record is of, for messages.
+std::string source_of(const json& record) {
+  return record.value("config", record.value("metadata", json())).dump();
+}
+
 /// What the import says in place of `expect`; empty if nothing.
-std::string difference(const json& config, const json& expect) {
-  const rope::model_rope model = rope::import_hugging_face(config);
+std::string difference(const json& record, const json& expect) {
+  const rope::model_rope model = import_of(record);
   std::string found;
   const auto compare = [&](const std::string& key, const auto& got) {
     if (expect.contains(key) && expect.at(key) != json(got)) found += key + " is " + json(got).dump() + "; ";
@@ -67,9 +86,13 @@ std::string difference(const json& config, const json& expect) {
       if (is.at(answer.key()) != answer.value())
         found += item.key() + ": " + answer.key() + " is " + is.at(answer.key()).dump() + "; ";
   }
-  const double scale = expect.at("scale");
-  if (std::abs(full.scale / scale - 1) > 4 * std::numeric_limits<double>::epsilon())
-    found += "scale is " + json(full.scale).dump() + "; ";
+  const auto compare_rounded = [&](const std::string& key, double got) {
+    if (!expect.contains(key)) return;
+    if (!(std::abs(got / expect.at(key).get<double>() - 1) <= 4 * std::numeric_limits<double>::epsilon()))
+      found += key + " is " + json(got).dump() + "; ";
+  };
+  compare_rounded("scale", full.scale);
+  compare_rounded("m", full.frequencies.attention_factor());
   const json types = expect.value("types", json{{"S", "sliding_attention"}, {"F", "full_attention"}});
   const std::string layers = expect.value("layers", ""), turns = expect.value("turns", "");
   for (std::size_t i = 0; i < layers.size(); ++i)
@@ -101,31 +124,32 @@ json another(const json& value) {
 
 }  // namespace
 
-TEST_CASE("the shortest config of every recorded family is read as its class reads it", "[models]") {
-  const json all = records();
-  CHECK(all.size() >= 80);
-  for (const json& record : all) {
-    CAPTURE(record.at("config").dump(), record.at("expect").dump());
-    CHECK(difference(record.at("config"), record.at("expect")) == "");
+TEST_CASE("every recorded family is read as its own code reads it", "[models]") {
+  CHECK(records_of("hugging_face", "records").size() >= 110);
+  CHECK(records_of("gguf", "records").size() >= 25);
+  for (const json& record : records("records")) {
+    CAPTURE(source_of(record), record.at("expect").dump());
+    CHECK(difference(record, record.at("expect")) == "");
   }
 }
 
 TEST_CASE("a change of any recorded answer is found", "[models]") {
-  for (const json& record : records())
+  for (const json& record : records("records"))
     for (const json::json_pointer& place : places_of(record.at("expect"))) {
       json wrong = record.at("expect");
       wrong[place] = another(wrong.at(place));
-      CAPTURE(record.at("config").dump(), place.to_string());
-      CHECK(difference(record.at("config"), wrong) != "");
+      CAPTURE(source_of(record), place.to_string());
+      CHECK(difference(record, wrong) != "");
     }
 }
 
-TEST_CASE("a config of which nothing is known, or in which nothing turns, is refused with the reason",
+TEST_CASE("a file of which too little is known, or in which nothing turns, is refused with the reason",
           "[models]") {
   for (const json& refused : records("refused")) {
-    CAPTURE(refused.at("config").dump());
+    CAPTURE(source_of(refused));
+    const bool of_gguf = refused.contains("metadata");
     CHECK(testing::throws_saying<std::invalid_argument>(
-        [&] { rope::import_hugging_face(refused.at("config")); },
-        "rope::import_hugging_face: ", refused.at("says").get<std::string>()));
+        [&] { import_of(refused); }, of_gguf ? "rope::import_gguf: " : "rope::import_hugging_face: ",
+        refused.at("says").get<std::string>()));
   }
 }

@@ -10,7 +10,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
-#include <rope/models/detail/gguf_records.hpp>
+#include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
@@ -34,12 +34,37 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
     return sliding;
   }
   const auto every = reader.number(name, range::count);
+  if (record.needs_pattern && !every)
+    reader.refuse(reader.key(name), "is missing; it says which layers slide, and no default is known");
   const bool fixed = record.period_layers == 0 || record.period_layers == layers;
   const Index period = every ? static_cast<Index>(*every) : fixed ? record.period : 0;
   const auto window = reader.number("attention.sliding_window", range::not_negative);
   if (period == 0 || window == 0.0 || (record.needs_window && !window)) return sliding;
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
+}
+
+/// The types of layers of DeepSeek V4, by how many tokens share a key; empty for other architectures.
+template <class L>
+std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
+                                               Index layers) {
+  if (!record.compressed) return {};
+  const std::string key = reader.key("attention.compress_ratios");
+  std::vector<double> ratios =
+      reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
+  const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
+  if (ratios.size() > count) ratios.resize(count);  // those of multi-token prediction
+  const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
+  if (!broken.empty()) reader.refuse(key, broken);
+  std::vector<std::string> types;
+  for (const double ratio : ratios) {
+    if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
+      reader.refuse(key, "must be 0, 4 or 128, got " + exact_digits(ratio));
+    types.emplace_back(equal(ratio, 0)   ? "sliding_attention"
+                       : equal(ratio, 4) ? "compressed_sparse_attention"
+                                         : "heavily_compressed_attention");
+  }
+  return types;
 }
 
 /// model_rope::windows.
@@ -65,13 +90,24 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 }
 
 /// The layers that do not rotate, in increasing order.
-inline std::vector<Index> gguf_layers_without_rope(const gguf_record& record, Index layers,
-                                                   const std::vector<bool>& sliding) {
+template <class L>
+std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
+                                            Index layers, const std::vector<bool>& sliding) {
   std::vector<Index> without;
+  constexpr const char* name = "attention.rope_pattern";
+  if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
+                                             : std::optional<std::vector<double>>()) {
+    const std::string broken = broken_rule_of_layer_list(turns->size(), layers, "block_count values");
+    if (!broken.empty()) reader.refuse(reader.key(name), broken);
+    for (std::size_t i = 0; i < turns->size(); ++i)
+      if (equal((*turns)[i], 0)) without.push_back(static_cast<Index>(i));
+  }
+  const auto dense = static_cast<std::size_t>(
+      record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
   if (record.no_rope_every > 0)
     for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
   if (!record.full_rotate)
-    for (std::size_t i = 0; i < sliding.size(); ++i)
+    for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
   return without;
 }

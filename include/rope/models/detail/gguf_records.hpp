@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <rope/config.hpp>
+#include <rope/models/detail/gguf_record.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
@@ -16,48 +17,13 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// By which schedule layers that slide turn.
-enum class sliding_rule {
-  not_known,
-  as_full,   // the base and the scaling of the other layers
-  unscaled,  // their base, no scaling
-  own_base   // rope.freq_base_swa, 10000 where it is absent; no scaling
-};
-/// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
-enum class gguf_scale { inverse_root, one, of_key };
-
-/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
-/// the sequence.
-enum class window_kind { back, both_sides, chunks };
-
-struct gguf_record {
-  std::string_view architecture;
-  layout_kind layout = layout_kind::half_split;
-  bool rotates = true;         // false: no positions, or learned ones, or biases
-  bool last_channels = false;  // the channels that rotate come last in a head
-  Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
-  bool full_first = false;     // it is the first of them, else the last
-  bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  sliding_rule sliding = sliding_rule::not_known;
-  window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, whatever attention.causal says
-  bool sink_logits = false;           // a learned logit per query head, in a tensor
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
-  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
-  bool interleaved_sections = false;  // the axes of M-RoPE alternate
-  gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
-  double softcap = 0;     // of attn_logit_softcapping, where it is read
-};
-
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
   using enum window_kind;
+  using enum log_multiplier;
   static constexpr gguf_record records[] = {
       {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
       {.architecture = "apertus"},
@@ -74,17 +40,40 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "chameleon", .layout = interleaved},
       {.architecture = "chatglm", .layout = interleaved},
       {.architecture = "codeshell"},
+      {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
       {.architecture = "cohere2",
        .layout = interleaved,
        .period = 4,
        .full_rotate = false,
        .sliding = as_full},
+      {.architecture = "cohere2moe",
+       .layout = interleaved,
+       .full_first = true,
+       .full_rotate = false,
+       .sliding = same,
+       .needs_pattern = true,
+       .dense_rotate = true},
       {.architecture = "command-r", .layout = interleaved},
       {.architecture = "dbrx"},
       {.architecture = "deci", .layout = interleaved},
       {.architecture = "deepseek", .layout = interleaved},
-      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true},
+      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true, .multiplier = cancelled},
+      {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "deepseek4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .multiplier = ignored,
+       .compressed = true},
       {.architecture = "dots1"},
+      {.architecture = "dots3note",
+       .layout = interleaved,
+       .last_channels = true,
+       .sliding = as_full,
+       .multiplier = ignored,
+       .needs_pattern = true,
+       .needs_swa_base = true},
       {.architecture = "dream"},
       {.architecture = "eagle3", .layout = interleaved},
       {.architecture = "ernie4_5", .layout = interleaved},
@@ -105,6 +94,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .sliding = own_base, .scale = one},
+      {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
+      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
       {.architecture = "gpt-oss", .sink_logits = true},
@@ -112,13 +103,21 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "gptj", .rotates = false},
       {.architecture = "gptneox"},
       {.architecture = "granite", .layout = interleaved, .scale = of_key},
+      {.architecture = "granite_swa",
+       .layout = interleaved,
+       .sliding = same,
+       .sink_logits = true,
+       .scale = of_key,
+       .needs_pattern = true,
+       .rope_pattern = true},
       {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
       {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
       {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
       {.architecture = "grok", .softcap = 30},
       {.architecture = "grovemoe"},
-      {.architecture = "hunyuan-dense"},
+      {.architecture = "hunyuan-dense", .alpha = true},
       {.architecture = "hunyuan-moe"},
+      {.architecture = "hunyuan_vl", .alpha = true},
       {.architecture = "hy_v3"},
       {.architecture = "internlm2", .layout = interleaved},
       {.architecture = "jais", .rotates = false},
@@ -128,6 +127,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "jina-bert-v3"},
       {.architecture = "kimi-k3", .rotates = false},
       {.architecture = "kimi-linear", .rotates = false},
+      {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
       {.architecture = "lfm2"},
       {.architecture = "lfm2moe"},
       {.architecture = "llada", .layout = interleaved},
@@ -151,6 +151,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3"},
       {.architecture = "mistral3", .layout = interleaved},
+      {.architecture = "mistral4", .layout = interleaved, .last_channels = true, .multiplier = tenths},
       {.architecture = "modern-bert",
        .period = 3,
        .full_first = true,
@@ -212,6 +213,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "stablelm"},
       {.architecture = "starcoder", .rotates = false},
       {.architecture = "starcoder2"},
+      {.architecture = "step35", .sliding = own_base, .needs_pattern = true, .half_of_full = true},
       {.architecture = "t5", .rotates = false},
       {.architecture = "t5encoder", .rotates = false},
       {.architecture = "talkie"},

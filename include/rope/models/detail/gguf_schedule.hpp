@@ -15,7 +15,7 @@
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/ggml_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
-#include <rope/models/detail/gguf_records.hpp>
+#include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/number_rule.hpp>
 
 /// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
@@ -30,18 +30,23 @@ struct gguf_layers {
   double base;
   bool unscaled;
   double max_position;
+  log_multiplier multiplier;
+  bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// Sets m as llama.cpp does: A attn_factor, A = g(1) without yarn_log_multiplier, else g(1) / g(its value),
-/// which for deepseek2 is 0.1 mscale_all_dim and stands above and below. Returns the softmax multiplier.
+/// Sets m as llama.cpp does: A attn_factor, A as log_multiplier says. Returns the softmax multiplier.
 template <class L>
-double read_magnitude(const gguf_reader<L>& reader, double attn_factor, yarn_scaling& yarn) {
-  const bool deepseek = reader.architecture() == "deepseek2";
+double read_magnitude(const gguf_reader<L>& reader, const gguf_layers& layers, double attn_factor,
+                      yarn_scaling& yarn) {
   const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
   double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (layers.multiplier == log_multiplier::ignored) all_dim = 0;
+  const bool deepseek =
+      layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled;
   if (deepseek) all_dim /= 0.1;
-  const double above = deepseek ? all_dim : 1;
+  const double above = layers.multiplier == log_multiplier::cancelled ? all_dim : 1;
   yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
+  if (layers.unit_magnitude) yarn.attention_factor = 1;
   const double softmax = attn_factor * g(all_dim);
   return deepseek ? softmax * softmax : 1;
 }
@@ -98,7 +103,7 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
-          .attn_factor = attn_factor,
+          .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
@@ -123,7 +128,7 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
   yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
   const double multiplier =
-      checked(read_magnitude(reader, scaling.attn_factor, yarn), range::positive, "import_gguf",
+      checked(read_magnitude(reader, layers, scaling.attn_factor, yarn), range::positive, "import_gguf",
               "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
   derived result = derive_with("yarn", layers, rule, factors);
   result.softmax_multiplier = multiplier;

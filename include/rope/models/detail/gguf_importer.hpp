@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+#define ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
+
+#include <algorithm>  // std::find_if, std::max
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/config.hpp>
+#include <rope/models/detail/derive.hpp>
+#include <rope/models/detail/gguf_layers.hpp>
+#include <rope/models/detail/gguf_reader.hpp>
+#include <rope/models/detail/gguf_record.hpp>
+#include <rope/models/detail/gguf_records.hpp>
+#include <rope/models/detail/gguf_schedule.hpp>
+#include <rope/models/detail/gguf_shape.hpp>
+#include <rope/models/detail/model_bounds.hpp>
+#include <rope/models/detail/number_rule.hpp>
+#include <rope/models/model_rope.hpp>
+
+/// Puts the description of a model together from the metadata of its GGUF file.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class L>
+class gguf_importer {
+ public:
+  /// \param length, layout  as in gguf_options
+  gguf_importer(const L& lookup, double length, std::optional<layout_kind> layout)
+      : reader_(lookup), length_(length), given_layout_(layout) {}
+
+  model_rope result() {
+    model_.source = "GGUF";
+    model_.architecture = reader_.architecture();
+    read_record();
+    model_.max_position = reader_.number("context_length", range::positive).value_or(0);
+    model_.sliding_window = reader_.number("attention.sliding_window", range::not_negative).value_or(0);
+    model_.query_heads = reader_.heads("attention.head_count");
+    model_.key_heads = reader_.heads("attention.head_count_kv");
+    if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
+    layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
+    factors_ = read_pair_factors(reader_, model_.max_position, length_);
+    sliding_ = gguf_sliding_layers(reader_, record_, layers_);
+    model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
+    model_.windows = gguf_windows(reader_, record_, sliding_);
+    model_.causal = gguf_is_causal(reader_, record_);
+    model_.sink_logits = record_.sink_logits;
+    const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
+    const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
+    if (bases || dimensions)
+      add_groups_of_layers(bases, dimensions);
+    else if (record_.compressed)
+      add_compressed();
+    else
+      add_groups_of_types();
+    note_scaling();
+    if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
+      model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
+    return std::move(model_);
+  }
+
+ private:
+  void read_record() {
+    const gguf_record* known = gguf_record_of(reader_.architecture());
+    if (!known && !given_layout_)
+      reader_.refuse("general.architecture",
+                     "is not an architecture whose layout is known; name the layout in the options, got " +
+                         reader_.architecture());
+    if (known) record_ = *known;
+    const bool large_baichuan =
+        reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
+    if (!record_.rotates || large_baichuan)
+      reader_.refuse("general.architecture",
+                     "is one without rotary embeddings, got " + reader_.architecture() +
+                         (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
+      record_.layout = layout_kind::half_split;
+    if (given_layout_) record_.layout = *given_layout_;
+  }
+
+  gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
+
+  /// Full and sliding layers, if they differ.
+  void add_groups_of_types() {
+    const bool own_base = record_.sliding == sliding_rule::own_base,
+               plain = record_.sliding == sliding_rule::plain,
+               unscaled = plain || record_.sliding == sliding_rule::unscaled;
+    const bool two_types =
+        (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
+        reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
+        record_.half_of_full || (own_base && model_.sliding_window > 0) ||
+        (unscaled && !sliding_.empty() && reader_.number("rope.scaling.factor", range::not_negative));
+    if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
+    if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
+    add_group("full_attention", false, shape().base(false), shape().dimension(false));
+    add_group("sliding_attention", true, shape().base(true), shape().dimension(true));
+    for (const bool slides : sliding_)
+      model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+
+  /// DeepSeek V4: layers that slide, and two kinds that compress their keys and turn alike.
+  void add_compressed() {
+    model_.layers = gguf_compressed_types(reader_, record_, layers_);
+    add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
+    const double base = reader_.required_number("attention.compress_rope_freq_base", range::above_one);
+    for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
+      add_group(type, false, base, shape().dimension(false));
+    const auto window = reader_.number("attention.sliding_window", range::whole);
+    model_.windows.clear();
+    for (const std::string& type : model_.layers)
+      model_.windows.push_back(type == "sliding_attention" && window ? static_cast<Index>(*window)
+                                                                     : not_known_window);
+    model_.warnings.push_back(
+        "keys are values too: the output of attention is turned back by the position of its query");
+  }
+
+  /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
+  /// whether they slide.
+  void add_groups_of_layers(const std::optional<std::vector<double>>& bases,
+                            const std::optional<std::vector<double>>& dimensions) {
+    constexpr const char *base_key = "rope.freq_base_per_layer",
+                         *dimension_key = "rope.dimension_count_per_layer";
+    const std::size_t count = bases ? bases->size() : dimensions->size();
+    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(count));
+    for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
+      if (*list) {
+        const std::string broken =
+            broken_rule_of_layer_list((*list)->size(), expected, "one value per layer");
+        if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
+      }
+    struct kind {
+      double base;
+      Index rotary_dim;
+      bool slides;
+    };
+    std::vector<kind> kinds;  // of model_.groups
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool slides = i < sliding_.size() && sliding_[i];
+      const double base = bases ? (*bases)[i] : shape().base(slides);
+      auto dimension = shape().dimension(slides);
+      if (dimensions && (*dimensions)[i] > 0)
+        dimension = {static_cast<Index>((*dimensions)[i]), dimension_key};
+      const auto alike = std::find_if(kinds.begin(), kinds.end(), [&](const kind& k) {
+        return detail::equal(k.base, base) && k.rotary_dim == dimension.first && k.slides == slides;
+      });
+      const auto group = static_cast<std::size_t>(alike - kinds.begin());
+      if (alike == kinds.end()) {
+        std::string layer_type =
+            "base " + exact_digits(base) + ", " + std::to_string(dimension.first) + " channels";
+        if (!sliding_.empty())
+          layer_type = (slides ? "sliding_attention, " : "full_attention, ") + layer_type;
+        add_group(layer_type, slides, base, dimension);
+        kinds.push_back({base, dimension.first, slides});
+      }
+      model_.layers.push_back(model_.groups[group].layer_type);
+    }
+    name_by_type();
+  }
+
+  /// Groups of which there is one for sliding layers and one for the others need no longer name.
+  void name_by_type() {
+    for (const std::string type : {"full_attention", "sliding_attention"}) {
+      Index of_type = 0;
+      for (const layer_group& group : model_.groups) of_type += group.layer_type.starts_with(type) ? 1 : 0;
+      if (of_type != 1) continue;
+      for (layer_group& group : model_.groups)
+        if (group.layer_type.starts_with(type)) group.layer_type = type;
+      for (std::string& layer : model_.layers)
+        if (layer.starts_with(type)) layer = type;
+    }
+  }
+
+  /// llama.cpp decides for each architecture whether sliding layers are scaled.
+  void note_scaling() {
+    if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
+      reader_.refuse(
+          "general.architecture",
+          "is no known architecture, and this one both slides and scales: which layers are scaled is "
+          "not known, got " +
+              reader_.architecture());
+    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known) return;
+    for (const layer_group& group : model_.groups)
+      if (group.rule != "default") {
+        const char* which = sliding_.empty() && !model_.layers.empty()
+                                ? " is applied to every layer; which of them slide is not known"
+                                : " is not applied to sliding layers; whether it should be is not known";
+        return model_.warnings.push_back(reader_.key("rope.scaling") + which);
+      }
+  }
+
+  void add_group(const std::string& layer_type, bool slides, double base,
+                 const std::pair<Index, const char*>& dimension) {
+    const Index head = shape().head_dim(slides), rotary_dim = dimension.first;
+    if (rotary_dim <= 0 || rotary_dim % 2 != 0 || rotary_dim > head)
+      reader_.refuse(reader_.key(dimension.second), "must be even, positive and not above the head, " +
+                                                        std::to_string(head) + ", got " +
+                                                        std::to_string(rotary_dim));
+    allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
+    const bool plain = record_.unscaled || (slides && record_.sliding == sliding_rule::plain);
+    const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
+    derived rule = derive_gguf(reader_,
+                               {.rotary_dim = rotary_dim,
+                                .base = base,
+                                .unscaled = plain || (slides && !as_full),
+                                .max_position = model_.max_position,
+                                .multiplier = record_.multiplier,
+                                .unit_magnitude = plain || record_.compressed},
+                               factors_);
+    layer_group group{.layer_type = layer_type,
+                      .layout = record_.layout,
+                      .head_dim = head,
+                      .first_channel = record_.last_channels ? head - rotary_dim : 0,
+                      .frequencies = std::move(rule.frequencies),
+                      .softmax_multiplier = rule.softmax_multiplier,
+                      .scale = gguf_scale_of(reader_, record_, head, layers_, rule.softmax_multiplier),
+                      .softcap = gguf_softcap_of(reader_, record_),
+                      .rule = std::move(rule.rule),
+                      .base = base,
+                      .numbers = std::move(rule.numbers)};
+    add_sections(group);
+    model_.groups.push_back(std::move(group));
+  }
+
+  void add_sections(layer_group& group) const {
+    constexpr const char* name = "rope.dimension_sections";
+    const auto sections = reader_.numbers(name, range::whole);
+    if (!sections) return;
+    if (static_cast<Index>(sections->size()) > most_sections)
+      reader_.refuse(reader_.key(name), "must have at most " + std::to_string(most_sections) +
+                                            " values, got " + std::to_string(sections->size()));
+    Index sum = 0;
+    for (const double value : *sections) {
+      const auto pairs = static_cast<Index>(value);
+      sum += pairs;
+      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml fills up with zeros
+    }
+    if (sum != group.frequencies.pairs())
+      reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
+                                            std::to_string(group.frequencies.pairs()) + ", got " +
+                                            std::to_string(sum));
+    group.mrope_interleaved = record_.interleaved_sections;
+  }
+
+  gguf_reader<L> reader_;
+  double length_;
+  std::optional<layout_kind> given_layout_;
+  gguf_record record_ = {};
+  Index layers_ = 0;           // 0: not known
+  std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
+  std::optional<gguf_pair_factors> factors_ = {};
+  group_allowance allowance_ = {};
+  model_rope model_ = {};
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP

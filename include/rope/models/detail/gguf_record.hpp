@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
+
+#include <string_view>
+
+#include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
+
+/// What a record of gguf_records.hpp can say about an architecture.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// By which schedule layers that slide turn.
+enum class sliding_rule {
+  not_known,
+  as_full,   // the base and the scaling of the other layers
+  same,      // and their base whatever rope.freq_base_swa says
+  unscaled,  // their base, no scaling
+  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
+  plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
+};
+
+/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+enum class log_multiplier {
+  as_given,   // m = g(1) / g(it)
+  tenths,     // of it: m = g(1) / g(10 it), scores times g(10 it)^2
+  cancelled,  // tenths, but m = 1 wherever it is given
+  ignored
+};
+/// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
+enum class gguf_scale { inverse_root, one, of_key };
+
+/// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
+/// the sequence.
+enum class window_kind { back, both_sides, chunks };
+
+struct gguf_record {
+  std::string_view architecture;
+  layout_kind layout = layout_kind::half_split;
+  bool rotates = true;         // false: no positions, or learned ones, or biases
+  bool last_channels = false;  // the channels that rotate come last in a head
+  Index period = 0;            // of so many layers one attends fully, the others slide; 0: none, or by a list
+  bool full_first = false;     // it is the first of them, else the last
+  bool needs_window = false;   // without attention.sliding_window no layer slides
+  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  sliding_rule sliding = sliding_rule::not_known;
+  window_kind window = window_kind::back;
+  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool sink_logits = false;           // a learned logit per query head, in a tensor
+  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate
+  bool half_split_sections = false;   // a model with M-RoPE sections is half_split
+  bool interleaved_sections = false;  // the axes of M-RoPE alternate
+  gguf_scale scale = gguf_scale::inverse_root;
+  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
+  double softcap = 0;     // of attn_logit_softcapping, where it is read
+  log_multiplier multiplier = log_multiplier::as_given;
+  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
+  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
+  bool dense_rotate = false;  // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;  // attention.rope_pattern has 0 for a layer that does not rotate
+  bool half_of_full = false;  // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;    // all channels rotate, whatever rope.dimension_count says
+  bool unscaled = false;      // no layer is scaled, whatever rope.scaling says
+  double fixed_base = 0;      // in place of rope.freq_base, whatever it says
+  bool alpha = false;         // rope.scaling.alpha stretches the base
+  bool compressed = false;    // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+                              // attention.compress_rope_freq_base and m = 1
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORD_HPP
