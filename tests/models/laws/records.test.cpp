@@ -69,6 +69,8 @@ std::string difference(const json& record, const json& expect) {
   compare("sections", full.mrope_sections);
   compare("time_last", full.mrope_time_last ? 1 : 0);
   compare("rule", full.rule);
+  compare("group_count", model.groups.size());
+  compare("sink_logits", model.sink_logits ? 1 : 0);
   compare("slowest", full.frequencies.inv_freq()(full.frequencies.pairs() - 1, 0));
   const json named = expect.value("groups", json::object());
   for (const auto& item : named.items()) {

@@ -64,7 +64,6 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .sink_logits = true,
-       .multiplier = ignored,
        .compressed = true},
       {.architecture = "dots1"},
       {.architecture = "dots3note",
