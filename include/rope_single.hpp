@@ -17739,6 +17739,7 @@ class hugging_face_groups {
     for (const std::string& type : model_.layers)
       if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
     for (const std::string& type : types) {
+      check_name(type, text_.path() + "layer_types");
       group_terms terms;
       for (std::size_t i = 0; i < model_.layers.size(); ++i) {
         if (model_.layers[i] != type) continue;
@@ -17790,6 +17791,7 @@ class hugging_face_groups {
     for (const auto& kind : kinds) {
       const auto same_type = [&](const auto& other) { return other.first == kind.first; };
       std::string name = kind.first;
+      if (!name.empty()) check_name(name, text_.path() + "layer_types");
       if (name.empty() || std::count_if(kinds.begin(), kinds.end(), same_type) > 1)
         name += (name.empty() ? "base " : ", base ") + exact_digits(kind.second);
       maker_.add(name, given, path, {.overruling_base = kind.second});
@@ -17797,6 +17799,16 @@ class hugging_face_groups {
         if (layers[i] == kind.first && detail::equal((*bases)[i], kind.second)) layers[i] = name;
     }
     return true;
+  }
+
+  /// Throws unless a group can have that name.
+  ///
+  /// \param where  the key that has the type
+  static void check_name(const std::string& type, const std::string& where) {
+    if (type.empty() || type.size() > longest_layer_type)
+      ROPE_THROW(std::invalid_argument,
+                 message("import_hugging_face: a layer type in ", where.c_str(), " must have a name of 1 to ",
+                         longest_layer_type, " characters, got ", type.size()));
   }
 
   /// rope_parameters with one dictionary per layer type.
@@ -17810,11 +17822,7 @@ class hugging_face_groups {
         continue;
       }
       nested = true;
-      if (key.empty() || key.size() > longest_layer_type)
-        ROPE_THROW(
-            std::invalid_argument,
-            message("import_hugging_face: a layer type in ", path.substr(0, path.size() - 1).c_str(),
-                    " must have a name of 1 to ", longest_layer_type, " characters, got ", key.size()));
+      check_name(key, path.substr(0, path.size() - 1));
       maker_.add(key, &item.value(), path + key + ".");
     }
     if (nested)

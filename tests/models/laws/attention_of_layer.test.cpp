@@ -91,6 +91,37 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
                                                "chunked_attention"}}})) == "? 0 ? ?");
 }
 
+TEST_CASE("families of several kinds of layers have the windows of their kinds",
+          "[models][attention_of_layer]") {
+  const json window = {{"sliding_window", 16}};
+  const auto types = [&](const char* a, const char* b, json more = json::object()) {
+    more.update({{"layer_types", {a, b, b, a}}, {"sliding_window", 16}});
+    return more;
+  };
+  const char *full = "full_attention", *slides = "sliding_attention";
+  CHECK(windows(hugging_face("cohere2_moe", {{"sliding_window", 16}, {"first_k_dense_replace", 1}})) ==
+        "0 16 16 16");
+  for (const char* name :
+       {"laguna", "mellum", "mimo_v2_flash", "granite_swa", "granitemoe_swa", "muse_glimmer", "step3p5"}) {
+    INFO(name);
+    CHECK(windows(hugging_face(name, types(full, slides, {{"head_dim", 192}}))) == "0 16 16 0");
+  }
+  CHECK(windows(hugging_face("laguna", json::object())) == "0 0 0 0");
+  CHECK(windows(hugging_face("mimo_v2_flash", {{"sliding_window", 16}, {"head_dim", 192}})) == "0 16 16 16");
+  CHECK(windows(hugging_face("granite_swa", window)) == "0 16 16 16");
+  CHECK(windows(hugging_face("muse_glimmer", window)) == "16 16 16 0");
+  CHECK(windows(hugging_face("zaya", types("hybrid", "hybrid_sliding"))) == "0 16 16 0");
+  // Layers without attention, and those that see compressed keys, have none that is known.
+  CHECK(windows(hugging_face("granitemoehybrid", types("attention", "mamba",
+                                                       {{"position_embedding_type", "rope"}}))) == "0 ? ? 0");
+  CHECK(windows(hugging_face("deepseek_v4", types(slides, "compressed_sparse_attention"))) == "16 ? ? 16");
+  const auto zamba =
+      hugging_face("zamba2", types("hybrid", "mamba", {{"use_mem_rope", true}, {"hidden_size", 256}}));
+  CHECK(windows(zamba) == "0 ? ? 0");
+  CHECK(zamba.attention_of_layer(0).scale == 1 / std::sqrt(64.0));
+  CHECK(zamba.rotation_of_layer(1) == rope::layer_rotation::none);
+}
+
 TEST_CASE("an encoder looks to both sides", "[models][attention_of_layer]") {
   const auto modern = hugging_face("modernbert", {{"local_attention", 128}});
   CHECK_FALSE(modern.causal);
@@ -117,6 +148,14 @@ TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_
   CHECK(windows(gguf("gemma2", json::object())) == "? 0 ? 0");
   CHECK(windows(gguf("cohere2", with({{".attention.sliding_window_pattern", {0, 1, 1, 0}}}))) == "0 16 16 0");
   CHECK(windows(gguf("llama4", window)) == "? ? ? 0");  // chunks
+  CHECK(windows(gguf("laguna", window)) == "0 16 16 16");
+  CHECK(windows(gguf("laguna", json::object())) == "0 0 0 0");
+  for (const char* name : {"cohere2moe", "granite_swa", "step35"}) {
+    INFO(name);
+    CHECK(windows(gguf(name, with({{".attention.sliding_window_pattern", {0, 1, 1, 0}}}))) == "0 16 16 0");
+  }
+  CHECK(windows(gguf("deepseek4", with({{".attention.compress_ratios", {0, 4, 128, 0}},
+                                        {".attention.compress_rope_freq_base", 1.6e5}}))) == "16 ? ? 16");
   CHECK(windows(gguf("modern-bert", with({{".attention.causal", 0}}))) == "0 9 9 0");
   CHECK_FALSE(gguf("modern-bert", with({{".attention.causal", 0}})).causal);
   CHECK_FALSE(gguf("gemma-embedding", window).attention_of_layer(0).causal);

@@ -115,6 +115,32 @@ TEST_CASE("a config with any value in any place imports or is refused", "[models
   CHECK(seen.refused > 1000);
 }
 
+TEST_CASE("a recorded file with any value in any place imports or is refused", "[models][import]") {
+  tally seen;
+  for (const std::string name : {"hugging_face", "gguf"}) {
+    const json all = testing::config("../../tests/models/records/" + name);
+    for (const json& record : all.at("records")) {
+      const bool config = record.contains("config");
+      const json original = config ? record.at("config") : record.at("metadata");
+      std::vector<json::json_pointer> places;
+      collect(original, json::json_pointer(), places);
+      for (const json::json_pointer& place : places)
+        for (const json& value : values) {
+          if (place.to_string() == "/general.architecture") continue;
+          json spoilt = original;
+          spoilt[place] = value;
+          CAPTURE(original.dump(), place.to_string(), value.dump());
+          REQUIRE(holds(seen, [&] {
+            return config ? rope::import_hugging_face(spoilt)
+                          : rope::import_gguf(testing::gguf(original.at("general.architecture"), spoilt));
+          }));
+        }
+    }
+  }
+  CHECK(seen.imported > 1000);
+  CHECK(seen.refused > 1000);
+}
+
 TEST_CASE("a config with several spoilt places imports or is refused", "[models][import]") {
   const std::uint64_t seed = 93;
   CAPTURE(seed);
