@@ -16272,13 +16272,11 @@ enum class dictionary_form {
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
-  double base = 10000;  // 0: no source is known, so a file must give it
-  double local_base =
-      0;  // of sliding layers, where older files give them one of their own; 0: they have none
+  double base = 10000;    // 0: no source is known, so a file must give it
+  double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
-  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
-  Index maybe_head_dim =
-      0;  // of the class as it comes; fixed, or hidden_size / num_attention_heads: not recorded
+  Index head_dim = 0;          // 0: hidden_size / num_attention_heads
+  Index maybe_head_dim = 0;    // of the class as it comes; whether it is fixed is not recorded
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that turn come last in a head
   bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
@@ -16289,8 +16287,8 @@ struct hugging_face_record {
   // What a class that reads dictionaries per_type fills in where there is none: for full_type this base and
   // share of the channels, for other_type local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  Index full_every = 0,
-        full_offset = 0;       // layer i attends fully if i % full_every == full_offset, else it slides
+  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
+  Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
   bool more_in_lists = false;  // lists of layers may go on with those of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
@@ -16310,11 +16308,9 @@ struct hugging_face_record {
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // turns by minus the position
-  bool own_rule =
-      false;  // without a rope dictionary the class fills in a scaled one, which is not known here
-  std::string_view turns_if =
-      {};  // a key: no layer turns unless it is true, "rope" or a dictionary with rope_theta
-  std::string_view note = {};  // what its layers do that a description has no word for: a warning
+  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
+  std::string_view turns_if = {};  // no layer turns unless this key is true, "rope" or has a rope_theta
+  std::string_view note = {};      // what its layers do that a description has no word for: a warning
 };
 
 }  // namespace detail
