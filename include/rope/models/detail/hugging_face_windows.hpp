@@ -58,6 +58,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? window
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
+  if (defaults.architecture == "llama4") return {not_known_window};  // layers that rotate attend in chunks
   if (window == 0 || defaults.slides == which_slide::every) return {window};
   if (defaults.slides == which_slide::from_max_window_layers && first && layers) {
     for (Index i = 0; i < *layers; ++i) windows.push_back(i < *first ? 0 : window);
