@@ -14493,6 +14493,81 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 #include <vector>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
+#define ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
+
+#include <algorithm>  // std::find_if, std::stable_sort
+#include <cstddef>
+#include <string>
+#include <vector>
+
+
+/// Sentences about how the layers of a model attend.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
+///
+/// \param layers  in increasing order
+inline std::string layers_text(const std::vector<Index>& layers) {
+  const std::size_t count = layers.size();
+  const Index step = count > 1 ? layers[1] - layers[0] : 1;
+  bool even = step > 1 && count > 3;
+  for (std::size_t i = 1; i < count; ++i) even = even && layers[i] - layers[i - 1] == step;
+  if (even)
+    return std::to_string(layers[0]) + ", " + std::to_string(layers[1]) + ", ..., " +
+           std::to_string(layers.back());
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < count; first = ++last) {
+    while (last + 1 < count && layers[last + 1] == layers[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(layers[first]);
+    if (last > first) text += (last > first + 1 ? " to " : ", ") + std::to_string(layers[last]);
+  }
+  return text;
+}
+
+inline std::string window_text(Index window) {
+  return window == not_known_window ? "not known from this file"
+         : window == 0              ? "none"
+                                    : std::to_string(window) + " tokens";
+}
+
+/// One sentence for each window that there is, the most frequent last.
+inline std::vector<std::string> windows_texts(const std::vector<Index>& windows) {
+  struct alike {
+    Index window;
+    std::vector<Index> layers;
+  };
+  std::vector<alike> all;
+  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
+    auto same =
+        std::find_if(all.begin(), all.end(), [&](const alike& a) { return a.window == windows[layer]; });
+    if (same == all.end()) same = all.insert(all.end(), {windows[layer], {}});
+    same->layers.push_back(static_cast<Index>(layer));
+  }
+  if (all.empty()) return {window_text(not_known_window)};
+  if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
+  std::stable_sort(all.begin(), all.end(),
+                   [](const alike& a, const alike& b) { return a.layers.size() < b.layers.size(); });
+  std::vector<std::string> texts;
+  for (const alike& a : all) {
+    const std::string count = std::to_string(a.layers.size());
+    texts.push_back(window_text(a.window) + ", " +
+                    (&a == &all.back()
+                         ? "the other " + count + " layers"
+                         : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
+  }
+  return texts;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
 #define ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
 
@@ -14747,7 +14822,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
 /// Every number the group was made of and that was derived from it, one a line.
 inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
 
-/// The whole model: what holds for all layers, each group, and the warnings.
+/// The whole model: what holds for all layers, how each attends, each group, and the warnings.
 inline std::string describe(const model_rope& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
@@ -14756,6 +14831,9 @@ inline std::string describe(const model_rope& model) {
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +
                               std::to_string(model.key_heads) + " for keys");
+  text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
+  for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
+  if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
   if (!model.layers_without_rope.empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope));
   for (const layer_group& group : model.groups) {

@@ -141,6 +141,46 @@ TEST_CASE("the report has every derived number", "[models][describe]") {
   CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
 }
 
+TEST_CASE("the report says how every layer attends, or that it is not known", "[models][describe]") {
+  const auto windows = [](const rope::model_rope& model) {
+    std::vector<std::string> lines;
+    const std::string text = describe(model), label = "\n  window                  ";
+    for (std::size_t at = 0; (at = text.find(label, at)) != std::string::npos; at += label.size())
+      lines.push_back(text.substr(at + label.size(), text.find('\n', at + 1) - at - label.size()));
+    return lines;
+  };
+  using texts = std::vector<std::string>;
+  rope::model_rope model = import_hugging_face(config("gemma_3_4b"));
+  CHECK(windows(model) == texts{"none, layers 5, 11, ..., 29", "1024 tokens, the other 29 layers"});
+  CHECK(contains(describe(model), "  attention               causal\n"));
+  CHECK(windows(import_hugging_face(config("llama_3_8b"))) == texts{"none, every layer"});
+  CHECK(windows(import_hugging_face(config("mistral_7b"))) == texts{"4096 tokens, every layer"});
+  CHECK(windows(import_hugging_face(config("llama_4_scout"))) ==
+        texts{"not known from this file, every layer"});
+  CHECK(contains(describe(import_hugging_face(config("modernbert_base"))),
+                 "  attention               both ways: a token sees those after it, too\n"));
+  CHECK(contains(describe(import_hugging_face(config("gpt_oss_20b"))), "attention_options::sink_logits\n"));
+  CHECK_FALSE(contains(describe(model), "sink_logits"));
+
+  model.windows = {rope::not_known_window};
+  CHECK(windows(model) == texts{"not known from this file, every layer"});
+  model.windows = {};
+  CHECK(windows(model) == texts{"not known from this file"});
+  model.windows = {8, 8, 0, 16, 16, 16, 16, 8, 0, 8, 8, 16};
+  CHECK(windows(model) ==
+        texts{"none, layers 2, 8", "8 tokens, layers 0, 1, 7, 9, 10", "16 tokens, the other 5 layers"});
+  model.windows = {8, 8, 8, 0, 8, 8, 8, 8, -1};
+  CHECK(windows(model) ==
+        texts{"none, layer 3", "not known from this file, layer 8", "8 tokens, the other 7 layers"});
+  // Four layers a step apart are abbreviated, three are not, and a run is not a step.
+  model.windows = {0, 8, 0, 8, 0, 8, 8, 8};
+  CHECK(windows(model)[0] == "none, layers 0, 2, 4");
+  model.windows = {0, 0, 0, 0, 0, 8, 8, 8};
+  CHECK(windows(model)[0] == "8 tokens, layers 5 to 7");
+  model.windows = {1, 8, 1, 8, 1, 8, 1, 8, 8, 1, 8};
+  CHECK(windows(model)[0] == "1 tokens, layers 0, 2, 4, 6, 9");
+}
+
 TEST_CASE("the report of a group counts pairs that are apart without a range", "[models][describe]") {
   auto group = import_hugging_face(config("llama_3_8b")).groups[0];
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();

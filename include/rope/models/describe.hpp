@@ -12,6 +12,7 @@
 #include <rope/base/exact.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/attention_text.hpp>
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -179,7 +180,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
 /// Every number the group was made of and that was derived from it, one a line.
 inline std::string describe(const layer_group& group) { return detail::describe_group(group, {}); }
 
-/// The whole model: what holds for all layers, each group, and the warnings.
+/// The whole model: what holds for all layers, how each attends, each group, and the warnings.
 inline std::string describe(const model_rope& model) {
   using detail::digits, detail::line;
   std::string text = model.architecture + " (" + model.source + ")\n";
@@ -188,6 +189,9 @@ inline std::string describe(const model_rope& model) {
   if (model.query_heads > 0)
     text += line("heads", std::to_string(model.query_heads) + " for queries, " +
                               std::to_string(model.key_heads) + " for keys");
+  text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
+  for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
+  if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
   if (!model.layers_without_rope.empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope));
   for (const layer_group& group : model.groups) {
