@@ -24,12 +24,29 @@ namespace svg {
 inline constexpr const char *blue = "#0072b2", *vermilion = "#d55e00", *green = "#009e73",
                             *purple = "#b3478f", *gold = "#c98a00", *ink = "#202124", *grey = "#757a80";
 
+/// The colours of a figure as a whole, and those of curves that each ground needs in its own shade.
+struct palette {
+  const char *paper, *ink, *grey, *rule, *blue, *vermilion;
+};
+inline constexpr palette light = {"white", ink, grey, "#e3e5e8", blue, vermilion};
+inline constexpr palette dark = {"#16191d", "#e8eaed", "#a4a9af", "#343a41", "#56b4e9", "#ff8a3d"};
+
 /// printf into a string.
 template <class... Values>
 std::string format(const char* pattern, const Values&... values) {
   char text[512];
   std::snprintf(text, sizeof text, pattern, values...);
   return text;
+}
+
+/// Text that is not markup, as markup.
+inline std::string escaped(const std::string& text) {
+  std::string xml;
+  for (const char c : text) {
+    const bool control = static_cast<unsigned char>(c) < 0x20;  // no XML can have it
+    xml += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, control ? ' ' : c);
+  }
+  return xml;
 }
 
 struct point {
@@ -54,8 +71,9 @@ struct axis {
     std::vector<std::pair<double, std::string>> all;
     for (std::size_t i = 0; i < categories.size(); ++i)
       all.push_back({static_cast<double>(i), categories[i]});
+    const double every = std::ceil(std::log10(high / low) / 12);  // of very many decades, a dozen
     if (logarithmic)
-      for (double decade = std::round(std::log10(low)); decade < std::log10(high) + 0.5; ++decade)
+      for (double decade = std::round(std::log10(low)); decade < std::log10(high) + 0.5; decade += every)
         all.push_back({std::pow(10, decade), format("10<tspan dy='-5' font-size='9'>%.0f</tspan>", decade)});
     if (!all.empty()) return all;
     const double power = std::pow(10.0, std::floor(std::log10((high - low) / 4)));
@@ -70,15 +88,20 @@ struct axis {
 
 class picture {
  public:
-  picture(double width, double height, const std::string& title, const std::string& subtitle = "") {
+  picture(double width, double height, const std::string& title, const std::string& subtitle = "",
+          const palette& colours = light)
+      : colours_(colours) {
     text_ = format(
         "<svg xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f' viewBox='0 0 %.0f %.0f' "
         "font-family='Helvetica, Arial, sans-serif' font-size='12' fill='%s'>\n",
-        width, height, width, height, ink);
-    text_ += "<title>" + title + "</title>\n<rect width='100%' height='100%' fill='white'/>\n";
+        width, height, width, height, colours_.ink);
+    text_ +=
+        "<title>" + title + "</title>\n<rect width='100%' height='100%' fill='" + colours_.paper + "'/>\n";
     write(20, 28, title, "start", "font-size='16' font-weight='600'");
-    if (!subtitle.empty()) write(20, 47, subtitle, "start", format("fill='%s'", grey));
+    if (!subtitle.empty()) write(20, 47, subtitle, "start", format("fill='%s'", colours_.grey));
   }
+
+  const palette& colours() const { return colours_; }
 
   void write(double x, double y, const std::string& text, const char* anchor, const std::string& more = "") {
     add(format("<text x='%.1f' y='%.1f' text-anchor='%s' ", x, y, anchor) + more + ">" + text + "</text>\n");
@@ -87,6 +110,7 @@ class picture {
   std::string text() const { return text_ + "</svg>\n"; }
 
  private:
+  palette colours_;
   std::string text_;
 };
 
@@ -122,6 +146,20 @@ class panel {
     for (const point& p : points) places += format("%.1f,%.1f ", x_of(p.x), y_of(p.y));
     figure_.add("<polyline points='" + places + "' fill='none' stroke-width='1.6' stroke='" + colour + "' " +
                 more + "/>\n");
+  }
+  void dots(const std::vector<point>& points, const char* colour) {
+    for (const point& p : points)
+      figure_.add(format("<circle cx='%.1f' cy='%.1f' r='2.2' fill='%s'/>\n", x_of(p.x), y_of(p.y), colour));
+  }
+  /// A level of y from end to end, with its name in the legend.
+  void level(const std::string& name, double y, const char* colour, const char* dashes) {
+    curve(name, {{x_.low, y}, {x_.high, y}}, colour, format("stroke-dasharray='%s'", dashes));
+  }
+  /// A tint behind x from `low` to `high`, with its name in the legend.
+  void band(const std::string& name, double low, double high, const char* colour) {
+    figure_.add(format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s' fill-opacity='0.2'/>\n",
+                       x_of(low), place_.top, x_of(high) - x_of(low), place_.height, colour));
+    legend(name, colour, "style='stroke-width:12;stroke-opacity:0.2'");
   }
   void arrow(const point& from, const point& to, const char* colour) {
     line({from, to}, colour);
@@ -167,7 +205,8 @@ class panel {
   double x_of(double x) const { return place_.left + place_.width * x_.share(x); }
   double y_of(double y) const { return place_.top + place_.height * (1 - y_.share(y)); }
   void rule(double x1, double y1, double x2, double y2) {
-    figure_.add(format("<path d='M%.1f %.1fL%.1f %.1f' stroke='#e3e5e8'/>\n", x1, y1, x2, y2));
+    figure_.add(
+        format("<path d='M%.1f %.1fL%.1f %.1f' stroke='%s'/>\n", x1, y1, x2, y2, figure_.colours().rule));
   }
 
   picture& figure_;

@@ -1,8 +1,13 @@
-# What rope_inspect_config advises can be done: it names options it has, and they help. Run:
+# What rope_inspect_config advises can be done: it names options it has, and they help. It reports every file, keeps to
+# the width of a terminal, and draws on light and dark ground. Run:
 #
 #   cmake -DPROGRAM=build/examples/rope_inspect_config -DSCRATCH=build -P tests/inspect_config.cmake
 
 cmake_minimum_required(VERSION 3.24)
+
+unset(ENV{COLUMNS})
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+set(configs ${root}/examples/configs)
 
 function(run result output)
   execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
@@ -21,7 +26,7 @@ file(WRITE ${novel} [[{"model_type": "novel", "head_dim": 8, "rope_theta": 10000
 
 # Every failure says what to do in terms of the options there are.
 foreach(arguments IN ITEMS "${novel}" "${novel};${SCRATCH}/novel.svg;100" "--lay;half_split;${novel}" "--layout"
-    "--layout;halves;${novel}" "${novel};${SCRATCH}/novel.svg;many" "a;b;c;d" "${SCRATCH}/no_such_file.json")
+    "--layout;halves;${novel}" "${novel};${SCRATCH}/novel.svg;many" "a;b;c;d" "${SCRATCH}/no_such_file.json" "-x" "100;200" "-5" "a.svg;b.svg")
   run(code text ${arguments})
   if(NOT code EQUAL 1)
     message(SEND_ERROR "rope_inspect_config ${arguments} exits with ${code}, not 1:\n${text}")
@@ -43,5 +48,111 @@ foreach(layout IN ITEMS interleaved half_split)
   run(code text --layout ${layout} ${novel})
   if(NOT code EQUAL 0 OR NOT text MATCHES "layout +${layout}\n")
     message(SEND_ERROR "rope_inspect_config --layout ${layout} exits with ${code}:\n${text}")
+  endif()
+endforeach()
+
+# The help names every option with a sentence.
+foreach(option IN ITEMS --layout --dark --help file plot.svg length)
+  if(NOT help MATCHES "\n  ${option} [^\n]* [a-z]+ [a-z]+")
+    message(SEND_ERROR "--help does not explain ${option}:\n${help}")
+  endif()
+endforeach()
+
+# Text that a run must print, or must not.
+function(expect arguments wanted)
+  run(code text ${arguments})
+  foreach(sentence IN LISTS wanted)
+    string(FIND "${text}" "${sentence}" place)
+    if(place EQUAL -1)
+      message(SEND_ERROR "rope_inspect_config ${arguments} does not print\n  ${sentence}\nbut (${code}):\n${text}")
+    endif()
+  endforeach()
+  foreach(sentence IN LISTS ARGN)
+    string(FIND "${text}" "${sentence}" place)
+    if(NOT place EQUAL -1)
+      message(SEND_ERROR "rope_inspect_config ${arguments} prints\n  ${sentence}\nthough it should not:\n${text}")
+    endif()
+  endforeach()
+endfunction()
+
+# One file has no heading; each of several has one. Two are compared whatever they are, of more those of one model.
+set(old ${configs}/llama_3_8b.json)
+set(new ${configs}/llama_3_1_8b.json)
+set(gemma ${configs}/gemma_3_4b.json)
+set(gemma_again ${configs}/gemma_3_4b_rope_parameters.json)
+expect("${gemma}" "window                  none, layers 5, 11, ..., 29;attention               causal" "== ")
+expect("${gemma};${gemma_again}" "== ${gemma}\n;== ${gemma_again}\n;\n${gemma_again} says the same as ${gemma}\n")
+expect("${old};${gemma}" "${gemma} differs from ${old}:\n;: head_dim is 128 in llama_3_8b.json and 256 in gemma_3_4b.json\n")
+expect("${gemma};${old};${gemma_again};${new}"
+  "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} says the same as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
+  "${old} differs;${old} says;and Hugging Face")
+# A file that cannot be read stops none of the others, and is not forgotten.
+expect("${SCRATCH}/no_such_file.json;${old}" "no_such_file.json\": cannot be read;== ${old}\n")
+run(code text ${SCRATCH}/no_such_file.json ${old})
+if(NOT code EQUAL 1)
+  message(SEND_ERROR "a file that cannot be read is not an error: ${code}")
+endif()
+# What a file says does not reach the terminal as commands.
+file(WRITE ${SCRATCH}/escape.json [[{"model_type": "novel\u001b[31m", "head_dim": 8, "rope_theta": 10000}]])
+expect("${SCRATCH}/escape.json;--layout;half_split" "novel?[31m (Hugging Face)")
+
+# Lines keep to COLUMNS, or to the terminal, but for what cannot be broken; without either they stay whole.
+function(longest_line text result)
+  string(REGEX REPLACE "[^\n]*/[^\n]*|[^\n]*to rotate heads[^\n]*" "" text "${text}") # paths and calls
+  string(REGEX REPLACE "[][\r;]" "x" text "${text}")
+  string(REPLACE "\n" ";" lines "${text}")
+  set(longest 0)
+  foreach(line IN LISTS lines)
+    string(LENGTH "${line}" length)
+    if(length GREATER longest)
+      set(longest ${length})
+    endif()
+  endforeach()
+  set(${result} ${longest} PARENT_SCOPE)
+endfunction()
+function(expect_width text least most what)
+  longest_line("${text}" longest)
+  if(longest LESS least OR longest GREATER most)
+    message(SEND_ERROR "${what}: the longest line has ${longest} columns, not ${least} to ${most}:\n${text}")
+  endif()
+endfunction()
+set(yarn ${configs}/qwen2_5_7b_yarn.json)
+run(code whole ${yarn})
+expect_width("${whole}" 100 1000 "no terminal")
+foreach(columns IN ITEMS 40 60 80)
+  set(ENV{COLUMNS} ${columns})
+  run(code text ${yarn})
+  math(EXPR least "${columns} - 12")
+  expect_width("${text}" ${least} ${columns} "COLUMNS=${columns}")
+  # Nothing but the breaks differs.
+  string(REGEX REPLACE "[ \n]+" " " text "${text}")
+  string(REGEX REPLACE "[ \n]+" " " one_line "${whole}")
+  if(NOT text STREQUAL one_line)
+    message(SEND_ERROR "with COLUMNS=${columns} other words are printed:\n${text}")
+  endif()
+  run(code text --help)
+  expect_width("${text}" 20 ${columns} "--help with COLUMNS=${columns}")
+endforeach()
+unset(ENV{COLUMNS})
+expect_width("${help}" 70 80 "--help without a terminal")
+find_program(script script)
+if(script AND CMAKE_HOST_SYSTEM_NAME STREQUAL "Linux")
+  execute_process(COMMAND ${script} -qec "stty cols 50 && '${PROGRAM}' '${yarn}'" /dev/null OUTPUT_VARIABLE text)
+  expect_width("${text}" 40 50 "a terminal of 50 columns")
+endif()
+
+# Both grounds; a picture of every group of every file; one panel's title says its file only beside others.
+foreach(ground IN ITEMS white "#16191d")
+  set(option "")
+  if(NOT ground STREQUAL "white")
+    set(option --dark)
+  endif()
+  run(code text ${option} ${gemma} ${new} ${SCRATCH}/ground.svg)
+  file(READ ${SCRATCH}/ground.svg picture)
+  string(REGEX MATCHALL "tokens per turn" panels "${picture}")
+  list(LENGTH panels count)
+  if(NOT code EQUAL 0 OR NOT count EQUAL 3 OR NOT picture MATCHES "height='100%' fill='${ground}'"
+      OR NOT picture MATCHES "llama_3_1_8b.json: llama: llama3, base 500000")
+    message(SEND_ERROR "the plot on ${ground} has ${count} panels (${code}):\n${picture}")
   endif()
 endforeach()
