@@ -1,5 +1,5 @@
-// What trains a tiny_transformer: a text cut into a part to learn from and a part held out, gradients of a batch on
-// several threads, Adam.
+// What trains a tiny_transformer: a text cut into a part to learn from and a part held out, gradients of a
+// batch on several threads, Adam.
 
 #ifndef ROPE_EXAMPLES_TINY_TRAINING_HPP
 #define ROPE_EXAMPLES_TINY_TRAINING_HPP
@@ -76,8 +76,8 @@ class divided_text {
     return all;
   }
 
-  /// Up to `count` sequences of the held-out part, of `before` bytes and `scored` bytes behind them. Those behind
-  /// are the same whatever `before`, which is at most the longest sequence less `scored`.
+  /// Up to `count` sequences of the held-out part, of `before` bytes and `scored` bytes behind them. Those
+  /// behind are the same whatever `before`, which is at most the longest sequence less `scored`.
   std::vector<std::span<const int>> spans(rope::Index count, rope::Index before, rope::Index scored) const {
     std::vector<rope::Index> starts;  // of the scored bytes
     for (rope::Index block = 5 * block_; block + block_ <= size(); block += 6 * block_)
@@ -123,8 +123,8 @@ class adam {
  public:
   using vector = typename tiny_transformer<T>::vector;
 
-  /// One step on a batch, whose mean loss is returned. The gradient of every sequence is summed on its own and
-  /// then added to the others in their order, so the bits do not depend on the threads.
+  /// One step on a batch, whose mean loss is returned. The gradient of every sequence is summed on its own
+  /// and then added to the others in their order, so the bits do not depend on the threads.
   double step(tiny_transformer<T>& model, const std::vector<std::span<const int>>& batch, double rate,
               const standard_threads& threads) {
     const rope::Index size = model.parameters().size();

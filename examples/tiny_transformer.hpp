@@ -1,13 +1,14 @@
-// A small language model with its backward pass: the layers of Llama (RMS norms, attention, SwiGLU), and one of six
-// ways to tell it where a token is. Attention and its gradient are those of rope, the rest is plain Eigen.
+// A small language model with its backward pass: the layers of Llama (RMS norms, attention, SwiGLU), and one
+// of six ways to tell it where a token is. Attention and its gradient are those of rope, the rest is plain
+// Eigen.
 //
 //     tiny_transformer<float> model({.positions = encoding::rope}, seed);
 //     tiny_transformer<float>::vector d = tiny_transformer<float>::vector::Zero(model.parameters().size());
-//     const double loss = model.add_gradient(bytes, 1, d);  // of every byte but the first, from those before it
+//     const double loss = model.add_gradient(bytes, 1, d);  // of all bytes but the first
 //     model.parameters() -= rate * d;
 //
-// All parameters are one vector, and so are their gradients; `tensors()` says what lies where, by the names that
-// Hugging Face gives the tensors of a Llama.
+// All parameters are one vector, and so are their gradients; `tensors()` says what lies where, by the names
+// that Hugging Face gives the tensors of a Llama.
 
 #ifndef ROPE_EXAMPLES_TINY_TRANSFORMER_HPP
 #define ROPE_EXAMPLES_TINY_TRANSFORMER_HPP
@@ -177,8 +178,8 @@ class tiny_transformer {
     d_x += of.inverse.asDiagonal() * (d_unit - along.asDiagonal() * of.unit);
   }
 
-  /// Distances 0 .. 15 have buckets of their own, larger ones share them by their logarithm; all that were not
-  /// seen in training are in the last.
+  /// Distances 0 .. 15 have buckets of their own, larger ones share them by their logarithm; all that were
+  /// not seen in training are in the last.
   Index bucket(Index distance) const {
     constexpr Index exact = tiny_shape::buckets / 2;
     if (distance < exact) return distance;

@@ -1,11 +1,13 @@
-// Trains one small language model six times, each time with another way of telling it where a token is, and looks
-// at what becomes of its loss when sequences are longer than any in training: as it is, and for the rotation with the
-// schedules of context extension. Equal seeds, equal data in equal order, equal numbers of steps.
+// Trains one small language model six times, each time with another way of telling it where a token is, and
+// looks at what becomes of its loss when sequences are longer than any in training: as it is, and for the
+// rotation with the schedules of context extension. Equal seeds, equal data in equal order, equal numbers of
+// steps.
 //
-//     rope_train_tiny_lm [FOLDER] [--steps N] [--context N] [--spans N] [--threads N] [--seed N] [--text FILE]
+//     rope_train_tiny_lm [FOLDER] [--steps N] [--context N] [--spans N] [--threads N] [--seed N]
+//                        [--text FILE]
 //
-// The folder receives two figures and the rotary model, as rope_generate_text reads it. The text is that of the
-// library's own documentation: the comments of its headers.
+// The folder receives two figures and the rotary model, as rope_generate_text reads it. The text is that of
+// the library's own documentation: the comments of its headers.
 
 #include <rope/rope.hpp>
 
@@ -318,8 +320,8 @@ std::string sample(const model_type& model, const std::string& prompt, int count
   return text;
 }
 
-/// How far the logits of the folder's model, read and run by decoder.hpp, are from those of the model that was
-/// written: in units of rounding of the largest.
+/// How far the logits of the folder's model, read and run by decoder.hpp, are from those of the model that
+/// was written: in units of rounding of the largest.
 double decoder_error(const model_type& model, const std::filesystem::path& folder, std::span<const int> ids) {
   std::ifstream file(folder / "config.json");
   const auto config = nlohmann::json::parse(file);

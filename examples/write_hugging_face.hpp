@@ -76,11 +76,11 @@ inline nlohmann::json tokenizer_of_bytes() {
             {"merges", nlohmann::json::array()}}}};
 }
 
-/// Tensors of type F32 under the names of the model. Heads rotate in the layout half_split, which is that of a
-/// Llama of Hugging Face, so the projections are written as they are.
+/// Tensors of type F32 under the names of the model. Heads rotate in the layout half_split, which is that of
+/// a Llama of Hugging Face, so the projections are written as they are.
 ///
-/// Throws:  std::runtime_error if the encoding is not rotary, the vocabulary is not bytes, or a file cannot be
-///          written
+/// Throws:  std::runtime_error if the encoding is not rotary, the vocabulary is not bytes, or a file cannot
+///          be written
 inline void write_hugging_face(const tiny_transformer<float>& model, const std::filesystem::path& folder) {
   static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
   if (model.shape().positions != encoding::rope || model.shape().vocabulary != 256)

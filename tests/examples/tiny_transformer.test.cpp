@@ -30,7 +30,8 @@ tiny_shape small(encoding positions) {
 
 /// The gradient by every parameter is the slope of the loss, to 1e-8 of the largest in its tensor.
 void check_gradient(model_type model) {
-  // A bias is a float: parameters and steps are multiples of 2^-12 below 2^11, which a float holds as they are.
+  // A bias is a float: parameters and steps are multiples of 2^-12 below 2^11, which a float holds as they
+  // are.
   model.parameters() = (4096 * model.parameters()).round() / 4096;
   model_type::vector d = model_type::vector::Zero(model.parameters().size());
   const double loss = model.add_gradient(ids, 1, d);
