@@ -56,11 +56,13 @@ class decoder {
     residual_scale_ = static_cast<T>(number("residual_multiplier", 1));
     logit_scale_ = static_cast<T>(number("logit_scale", 1) / number("logits_scaling", 1));
     logit_cap_ = static_cast<T>(number("final_logit_softcapping", 0));
+    std::string activation = "silu";
     for (const char* key : {"hidden_act", "hidden_activation"})
-      if (config.contains(key) && config[key].is_string()) activation_ = config[key].get<std::string>();
-    if (!std::set<std::string>{"silu", "gelu", "gelu_new", "gelu_pytorch_tanh"}.contains(activation_))
+      if (config.contains(key) && config[key].is_string()) activation = config[key].get<std::string>();
+    if (!std::set<std::string>{"silu", "gelu", "gelu_new", "gelu_pytorch_tanh"}.contains(activation))
       throw std::runtime_error("hidden_act must be silu, gelu, gelu_new or gelu_pytorch_tanh, got " +
-                               activation_);
+                               activation);
+    if (activation != "silu") shape_ = activation == "gelu" ? gate_shape::gelu : gate_shape::gelu_by_tanh;
 
     const std::string prefix = weights.has("gpt_neox.embed_in.weight") ? "gpt_neox." : "model.";
     embedding_ = read.matrix_of(prefix, {"embed_tokens", "embed_in"}).weight;
@@ -118,6 +120,7 @@ class decoder {
   }
 
  private:
+  enum class gate_shape { silu, gelu, gelu_by_tanh };
   struct linear {
     matrix weight = {};  // [out, in]
     row bias = {};       // [out] or empty
@@ -316,8 +319,8 @@ class decoder {
     return of.down(y);
   }
   T activated(T x) const {
-    if (activation_ == "silu") return x / (1 + std::exp(-x));
-    if (activation_ == "gelu") return x / 2 * (1 + std::erf(x / std::numbers::sqrt2_v<T>));
+    if (shape_ == gate_shape::silu) return x / (1 + std::exp(-x));
+    if (shape_ == gate_shape::gelu) return x / 2 * (1 + std::erf(x / std::numbers::sqrt2_v<T>));
     const T inner = std::sqrt(2 * std::numbers::inv_pi_v<T>) * (x + T(0.044715) * x * x * x);
     return x / 2 * (1 + std::tanh(inner));
   }
@@ -328,7 +331,7 @@ class decoder {
   double norm_offset_, epsilon_;
   bool subtracts_mean_, bare_norms_ = false, both_norms_in_parallel_ = false;
   T clip_, residual_scale_, logit_scale_, logit_cap_, embedding_scale_ = 1;
-  std::string activation_ = "silu";
+  gate_shape shape_ = gate_shape::silu;
   matrix embedding_;  // [vocabulary, hidden]
   norm last_norm_;
   linear output_;
