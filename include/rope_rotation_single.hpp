@@ -2412,6 +2412,77 @@ bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
 
 #endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_PLACED_TABLE_HPP
+#define ROPE_TABLES_PLACED_TABLE_HPP
+
+
+/// A table and the channels of a head that turn by it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+template <class S>
+class frequency_table;
+
+/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A table alone turns channels [0, rotary_dim).
+///
+///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
+///     rotate<interleaved>(q, k, last, start);
+///
+/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
+/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
+/// copy as a pointer.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class placed_table {
+ public:
+  using scalar = S;
+
+  /// \param first_channel  of the window that turns, counted in channels of a head
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
+  ///          checked by the call that turns it
+  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+      : table_(&table), first_channel_(first_channel) {
+    if (first_channel < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+  }
+
+  const frequency_table<S>& table() const { return *table_; }
+  Index first_channel() const { return first_channel_; }
+
+ private:
+  const frequency_table<S>* table_;
+  Index first_channel_;
+};
+
+namespace detail {
+
+template <class S>
+placed_table<S> placed(const frequency_table<S>& table) {
+  return {table};
+}
+template <class S>
+placed_table<S> placed(const placed_table<S>& table) {
+  return table;
+}
+
+}  // namespace detail
+
+/// What heads rotate by: a frequency_table, or one that is placed in the head.
+template <class Table>
+concept rotation_table = requires(const Table& table) {
+  detail::placed(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_PLACED_TABLE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
@@ -3488,6 +3559,12 @@ class frequency_table {
   table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
+  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
+  /// must outlive what is returned.
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -3612,13 +3689,23 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
   return text;
 }
 
+/// The channels that turn lie in the head.
+inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+  if (rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              rotary_dim, " of ", head_dim));
+  if (first_channel > head_dim - rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
+                       " on that turn must lie in the head of ", head_dim, " channels"));
+}
+
 /// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const frequency_table<S>& table, const Source& positions) {
-  if (table.rotary_dim() > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", head_dim));
+                    const placed_table<S>& placed, const Source& positions) {
+  const frequency_table<S>& table = placed.table();
+  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     ROPE_THROW(std::out_of_range, message(function, ": position ",
@@ -3630,7 +3717,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
   check_view(function, x);
   check_memory(function, x);
@@ -3639,7 +3726,8 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
 
 /// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
 template <class S>
-void check_inverse(const char* function, const frequency_table<S>& table) {
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
   constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
   if (table.attention_factor() > largest)
     ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
@@ -3691,10 +3779,18 @@ Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/,
   return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
 }
 
-/// Everything that can be wrong with a pair of heads and their gradient.
+/// The channels of heads, and of their gradient, that turn.
+template <class X, class G>
+struct turning_channels {
+  head_view<const X> x;
+  head_view<const G> d_x;
+};
+
+/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
 template <class Layout, class X, class G, class S, class Source>
-void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
-                    const frequency_table<S>& table, const Source& positions) {
+turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
+                                        const head_view<const G>& d_x, const placed_table<S>& table,
+                                        const Source& positions) {
   check_rotation<Layout>(function, x, table, positions);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
@@ -3703,6 +3799,8 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
   check_memory(function, d_x);
+  const Index first = table.first_channel(), count = table.table().rotary_dim();
+  return {x.channels(first, count), d_x.channels(first, count)};
 }
 
 /// Given entries do not say which frequencies and positions they come from.
@@ -4939,19 +5037,18 @@ bool has_inverse_square(double m) {
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
  public:
-  rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+  rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
       : x_(x),
         out_(out),
-        table_(table.view()),
+        table_(placed.table().view()),
         positions_(positions),
-        invert_rows_(back == way_back::inverse &&
-                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
-        scale_(invert_rows_ || table_.given || back == way_back::transpose
-                   ? S(1)
-                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
-        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
+        first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
+    const double m = placed.table().attention_factor();
+    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -4988,8 +5085,8 @@ class rotation {
   /// Heads [first, first + heads) of token t of row b.
   EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
     const std::int64_t position = positions_(b, t);
-    const token_heads<T> token = {x_.at(b, t, first), out_.at(b, t, first), heads, x_.head_stride,
-                                  out_.head_stride};
+    const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
+                                  heads, x_.head_stride, out_.head_stride};
     const bool identity = table_.is_identity(position);
     if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
     if (identity) return;
@@ -5000,20 +5097,25 @@ class rotation {
                          streams_);
   }
 
-  /// Channels [first, head_dim), which do not rotate.
-  void copy(token_heads<T> token, Index first) const {
-    for (Index h = 0; h < token.heads; ++h)
-      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x_.head_dim,
-                token.out + h * token.out_stride + first);
+  /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
+  void copy(token_heads<T> token, Index rotating) const {
+    const auto copy_range = [&token](Index first, Index last) {
+      for (Index h = 0; h < token.heads; ++h)
+        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
+                  token.out + h * token.out_stride + first);
+    };
+    if (first_channel_ > 0) copy_range(-first_channel_, 0);
+    copy_range(rotating, x_.head_dim - first_channel_);
   }
 
   head_view<const T> x_;
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  bool invert_rows_;
-  S scale_;      // of the way back
-  double unit_;  // of inverted_row
+  Index first_channel_;
+  bool invert_rows_ = false;
+  S scale_ = S(1);     // of the way back
+  double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool streams_ = false;
 };
@@ -5031,7 +5133,7 @@ void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
@@ -5040,7 +5142,7 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
 /// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
 /// the table.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
+void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
       keys(k, k, table, positions, back);
@@ -5075,7 +5177,7 @@ namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
@@ -5092,7 +5194,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
                          way_back back = way_back::inverse) {
   check_view(function, q);
   check_view(function, k);
@@ -5121,19 +5223,20 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
-/// the head. At position 0, with an attention_factor of 1, nothing is touched.
+/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
+/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
+/// nothing is touched.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used
+/// \param  table      rows for every position used; a frequency_table, or one placed in the head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
-/// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
+/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
@@ -5143,14 +5246,13 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-            const Threads& threads = {}) {
+void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
@@ -5161,31 +5263,31 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 ///
 /// Requires:  q and k share no element; where that is seen, it is refused
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
+/// Rotates `x` into `out`; the channels that do not turn are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
 /// Requires:  out is x, or shares no element with it
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -5198,37 +5300,36 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-              const Threads& threads = {}) {
+void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` of queries and keys, both in place.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` from `x` into `out`.
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
@@ -5277,42 +5378,42 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                            positions, threads, detail::way_back::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
+                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
-                                              detail::way_back::transpose);
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                              threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
-template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                        const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
+                        const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
+                                            threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
@@ -5328,18 +5429,20 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
-  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, table, source);
+  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  const auto d_angle =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, plain, source);
 }
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -5353,20 +5456,22 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
 /// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const auto coordinates = table.coordinates();
+  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", plain);
+  const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
+      [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -5381,21 +5486,22 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
 /// Returns:  [table.rows(), axes], the shape of table.coordinates()
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
-  return detail::sums_by_row(by_token, x.tokens, table, source);
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 
 /// The gradient with respect to the entries of a table.
@@ -5417,20 +5523,23 @@ struct cos_sin_gradient {
 ///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_y;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
-  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
-  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, table, source),
-          detail::sums_by_row(across, x.tokens, table, source)};
+  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_y), placed, source);
+  const auto along =
+      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
+  const auto across =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, plain, source),
+          detail::sums_by_row(across, x.tokens, plain, source)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
@@ -5708,13 +5817,14 @@ class pope_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_view("pope", x);
   check_memory("pope", x);
-  check_rotation<Layout>("pope", out, table, source);
-  const Index pairs = table.pairs(), rest = x.head_dim - pairs;
+  check_rotation<Layout>("pope", out, placed, source);
+  const Index pairs = placed.table().pairs(), before = placed.first_channel(),
+              rest = x.head_dim - before - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
@@ -5724,14 +5834,15 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
-  const table_view<S> rows = table.view();
+  const table_view<S> rows = placed.table().view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.at(b, t, h);
-        T* to = out.at(b, t, h);
+        std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
+        const T* in = x.at(b, t, h) + before;
+        T* to = out.at(b, t, h) + before;
         const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
         for (Index i = 0; i < pairs; ++i) {
           auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
@@ -5773,7 +5884,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE. Placed at a channel, it
+///                    takes the `pairs` channels of x from there on, and those before are copied in place
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -5782,12 +5894,13 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
 ///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
 /// Cost:      one exp and one log1p per channel of x; no allocation
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -5795,12 +5908,13 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// \param bias  [heads, pairs]
 ///
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), &bias, positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
@@ -5951,14 +6065,14 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with any head, found before the first of them is written.
-template <class Layout, class T, class S, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
+template <class Layout, class T, rotation_table Table, class P>
+void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {
   if (static_cast<Index>(tables.size()) != x.heads)
     ROPE_THROW(std::invalid_argument,
                message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
   const auto source = position_source(positions, x.tokens);
-  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
+  for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
 }
 
 }  // namespace detail
@@ -5970,14 +6084,15 @@ void check_heads(const char* function, const head_view<T>& x, const std::vector<
 ///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
+/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and place may differ from head to
+///                head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
 ///          unchanged
 /// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
@@ -5989,9 +6104,9 @@ void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables,
 /// Undoes `rotate_heads` in place, as `unrotate` does.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
@@ -6230,6 +6345,19 @@ class xpos {
   /// What keys rotate by: entries m cos / growth and m sin / growth.
   const frequency_table<S>& keys() const { return keys_; }
 
+  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive what is returned.
+  struct placed {
+    static constexpr bool needs_causal = true;
+    placed_table<S> query_table, key_table;
+    const placed_table<S>& queries() const { return query_table; }
+    const placed_table<S>& keys() const { return key_table; }
+  };
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed at_channel(Index first_channel) const {
+    return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
+  }
+
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
@@ -6342,13 +6470,13 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   const double sign = side == xpos_side::queries ? 1 : -1;
   return detail::weighted_sums<Layout, detail::part::along>(
-      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
         return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
       });
 }
@@ -6359,12 +6487,12 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   return detail::weighted_sums<Layout, detail::part::across>(
-      heads, gradient, tables.queries().pairs(), 1, threads,
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads,
       [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
 }
 

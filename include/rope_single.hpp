@@ -3441,6 +3441,77 @@ struct table_view {
 
 #endif  // ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_TABLES_PLACED_TABLE_HPP
+#define ROPE_TABLES_PLACED_TABLE_HPP
+
+
+/// A table and the channels of a head that turn by it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+template <class S>
+class frequency_table;
+
+/// A table placed in the head: it turns channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A table alone turns channels [0, rotary_dim).
+///
+///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
+///     rotate<interleaved>(q, k, last, start);
+///
+/// What takes a table takes one that is placed, with the bits of the same call on `x.channels(first_channel,
+/// rotary_dim)` where it rotates alone. It refers to the table, which must outlive it, and is as cheap to
+/// copy as a pointer.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class placed_table {
+ public:
+  using scalar = S;
+
+  /// \param first_channel  of the window that turns, counted in channels of a head
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative. Whether the window lies in the head is
+  ///          checked by the call that turns it
+  placed_table(const frequency_table<S>& table, Index first_channel = 0)
+      : table_(&table), first_channel_(first_channel) {
+    if (first_channel < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("placed_table: first_channel must be at least 0, got ", first_channel));
+  }
+
+  const frequency_table<S>& table() const { return *table_; }
+  Index first_channel() const { return first_channel_; }
+
+ private:
+  const frequency_table<S>* table_;
+  Index first_channel_;
+};
+
+namespace detail {
+
+template <class S>
+placed_table<S> placed(const frequency_table<S>& table) {
+  return {table};
+}
+template <class S>
+placed_table<S> placed(const placed_table<S>& table) {
+  return table;
+}
+
+}  // namespace detail
+
+/// What heads rotate by: a frequency_table, or one that is placed in the head.
+template <class Table>
+concept rotation_table = requires(const Table& table) {
+  detail::placed(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_TABLES_PLACED_TABLE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
@@ -4848,6 +4919,12 @@ class frequency_table {
   table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
+  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
+  /// must outlive what is returned.
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
+
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }
   /// m sin of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
@@ -4981,19 +5058,18 @@ bool has_inverse_square(double m) {
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
  public:
-  rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+  rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
       : x_(x),
         out_(out),
-        table_(table.view()),
+        table_(placed.table().view()),
         positions_(positions),
-        invert_rows_(back == way_back::inverse &&
-                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
-        scale_(invert_rows_ || table_.given || back == way_back::transpose
-                   ? S(1)
-                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
-        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
+        first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
+    const double m = placed.table().attention_factor();
+    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -5030,8 +5106,8 @@ class rotation {
   /// Heads [first, first + heads) of token t of row b.
   EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
     const std::int64_t position = positions_(b, t);
-    const token_heads<T> token = {x_.at(b, t, first), out_.at(b, t, first), heads, x_.head_stride,
-                                  out_.head_stride};
+    const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
+                                  heads, x_.head_stride, out_.head_stride};
     const bool identity = table_.is_identity(position);
     if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
     if (identity) return;
@@ -5042,20 +5118,25 @@ class rotation {
                          streams_);
   }
 
-  /// Channels [first, head_dim), which do not rotate.
-  void copy(token_heads<T> token, Index first) const {
-    for (Index h = 0; h < token.heads; ++h)
-      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x_.head_dim,
-                token.out + h * token.out_stride + first);
+  /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
+  void copy(token_heads<T> token, Index rotating) const {
+    const auto copy_range = [&token](Index first, Index last) {
+      for (Index h = 0; h < token.heads; ++h)
+        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
+                  token.out + h * token.out_stride + first);
+    };
+    if (first_channel_ > 0) copy_range(-first_channel_, 0);
+    copy_range(rotating, x_.head_dim - first_channel_);
   }
 
   head_view<const T> x_;
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  bool invert_rows_;
-  S scale_;      // of the way back
-  double unit_;  // of inverted_row
+  Index first_channel_;
+  bool invert_rows_ = false;
+  S scale_ = S(1);     // of the way back
+  double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool streams_ = false;
 };
@@ -5073,7 +5154,7 @@ void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
@@ -5082,7 +5163,7 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
 /// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
 /// the table.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
+void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
       keys(k, k, table, positions, back);
@@ -5115,7 +5196,7 @@ inline namespace ROPE_ABI {
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///
-/// It refers to both tables, which must outlive it.
+/// Either may be placed in the head. It refers to both tables, which must outlive it.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -5123,23 +5204,23 @@ class query_key_tables {
  public:
   using scalar = S;
 
-  query_key_tables(const frequency_table<S>& queries, const frequency_table<S>& keys)
-      : queries_(&queries), keys_(&keys) {}
+  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
+      : queries_(queries), keys_(keys) {}
 
-  const frequency_table<S>& queries() const { return *queries_; }
-  const frequency_table<S>& keys() const { return *keys_; }
+  const placed_table<S>& queries() const { return queries_; }
+  const placed_table<S>& keys() const { return keys_; }
 
  private:
-  const frequency_table<S>*queries_, *keys_;
+  placed_table<S> queries_, keys_;
 };
-template <class S>
-query_key_tables(const frequency_table<S>&, const frequency_table<S>&) -> query_key_tables<S>;
+template <rotation_table Queries, rotation_table Keys>
+query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
 
 namespace detail {
 
-template <class S>
-query_key_tables<S> tables_of(const frequency_table<S>& both) {
-  return {both, both};
+template <rotation_table Table>
+query_key_tables<typename Table::scalar> tables_of(const Table& both) {
+  return {placed(both), placed(both)};
 }
 template <class Tables>
 requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
@@ -5147,8 +5228,8 @@ auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(),
 
 }  // namespace detail
 
-/// What attention rotates by: a frequency_table, or a type whose `queries()` and `keys()` are two of them, as
-/// query_key_tables and xpos are.
+/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
+/// and `keys()` are two of them, as query_key_tables and xpos are.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);
@@ -5246,7 +5327,7 @@ struct row_buffers {
 /// head_dim] with the bits of `rotate`.
 template <class Layout, class T, class S, class Source>
 void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const frequency_table<S>& table, const Source& positions, T* to) {
+                 const placed_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
@@ -5262,8 +5343,8 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
-    const frequency_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table, b, first};
+    const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(), b, first};
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
@@ -7057,13 +7138,23 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
   return text;
 }
 
+/// The channels that turn lie in the head.
+inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+  if (rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              rotary_dim, " of ", head_dim));
+  if (first_channel > head_dim - rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
+                       " on that turn must lie in the head of ", head_dim, " channels"));
+}
+
 /// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const frequency_table<S>& table, const Source& positions) {
-  if (table.rotary_dim() > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", head_dim));
+                    const placed_table<S>& placed, const Source& positions) {
+  const frequency_table<S>& table = placed.table();
+  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     ROPE_THROW(std::out_of_range, message(function, ": position ",
@@ -7075,7 +7166,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
   check_view(function, x);
   check_memory(function, x);
@@ -7084,7 +7175,8 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
 
 /// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
 template <class S>
-void check_inverse(const char* function, const frequency_table<S>& table) {
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
   constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
   if (table.attention_factor() > largest)
     ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,
@@ -7142,7 +7234,7 @@ namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
@@ -7159,7 +7251,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
                          way_back back = way_back::inverse) {
   check_view(function, q);
   check_view(function, k);
@@ -7188,19 +7280,20 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
-/// the head. At position 0, with an attention_factor of 1, nothing is touched.
+/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
+/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
+/// nothing is touched.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used
+/// \param  table      rows for every position used; a frequency_table, or one placed in the head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
-/// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
+/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
@@ -7210,14 +7303,13 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-            const Threads& threads = {}) {
+void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
@@ -7228,31 +7320,31 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 ///
 /// Requires:  q and k share no element; where that is seen, it is refused
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
+/// Rotates `x` into `out`; the channels that do not turn are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
 /// Requires:  out is x, or shares no element with it
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -7265,37 +7357,36 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-              const Threads& threads = {}) {
+void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` of queries and keys, both in place.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` from `x` into `out`.
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);
@@ -8557,9 +8648,9 @@ template <class Layout, class T, class S, class Threads = this_thread>
 rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
                                  const head_view<const T>& k, const query_key_tables<S>& tables,
                                  const visibility& rule, const Threads& threads = {}) {
-  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.first()};
-  const attended_keys key_positions = {rule, key_table.first()};
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
   check_rotation<Layout>(function, q, query_table, query_positions);
   check_rotation<Layout>(function, k, key_table, key_positions);
   struct rotated_copies {};
@@ -8567,8 +8658,10 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
   // A table without rows serves a call in which no query sees a key.
-  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
-  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
+  if (query_table.table().rows() > 0)
+    rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
+  if (key_table.table().rows() > 0)
+    rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
   return {rotated_q, rotated_k};
 }
 
@@ -8577,12 +8670,12 @@ template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
                            const Threads& threads) {
-  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  if (query_table.rows() > 0)
-    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
-                                way_back::transpose);
-  if (key_table.rows() > 0)
-    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.first()}, threads,
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  if (query_table.table().rows() > 0)
+    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.table().first()},
+                                threads, way_back::transpose);
+  if (key_table.table().rows() > 0)
+    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.table().first()}, threads,
                                 way_back::transpose);
 }
 
@@ -9874,10 +9967,18 @@ Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/,
   return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
 }
 
-/// Everything that can be wrong with a pair of heads and their gradient.
+/// The channels of heads, and of their gradient, that turn.
+template <class X, class G>
+struct turning_channels {
+  head_view<const X> x;
+  head_view<const G> d_x;
+};
+
+/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
 template <class Layout, class X, class G, class S, class Source>
-void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
-                    const frequency_table<S>& table, const Source& positions) {
+turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
+                                        const head_view<const G>& d_x, const placed_table<S>& table,
+                                        const Source& positions) {
   check_rotation<Layout>(function, x, table, positions);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
@@ -9886,6 +9987,8 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
   check_memory(function, d_x);
+  const Index first = table.first_channel(), count = table.table().rotary_dim();
+  return {x.channels(first, count), d_x.channels(first, count)};
 }
 
 /// Given entries do not say which frequencies and positions they come from.
@@ -9992,42 +10095,42 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                            positions, threads, detail::way_back::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
+                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
-                                              detail::way_back::transpose);
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                              threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
-template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                        const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
+                        const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
+                                            threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
@@ -10043,18 +10146,20 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
-  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, table, source);
+  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  const auto d_angle =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, plain, source);
 }
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -10068,20 +10173,22 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
 /// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const auto coordinates = table.coordinates();
+  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", plain);
+  const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
+      [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -10096,21 +10203,22 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
 /// Returns:  [table.rows(), axes], the shape of table.coordinates()
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
-  return detail::sums_by_row(by_token, x.tokens, table, source);
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 
 /// The gradient with respect to the entries of a table.
@@ -10132,20 +10240,23 @@ struct cos_sin_gradient {
 ///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_y;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
-  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
-  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, table, source),
-          detail::sums_by_row(across, x.tokens, table, source)};
+  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_y), placed, source);
+  const auto along =
+      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
+  const auto across =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, plain, source),
+          detail::sums_by_row(across, x.tokens, plain, source)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
@@ -10322,7 +10433,7 @@ struct block_without_rotation {
 /// Queries and keys that are rotated by one table, at positions of their own.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
-  const frequency_table<S>& table;
+  placed_table<S> table;
   kept_positions<PQ> query_positions;
   kept_positions<PK> key_positions;
 
@@ -11005,7 +11116,7 @@ namespace detail {
 /// Throws:  as check_rotation
 template <class Layout, class K, class S, class Source>
 void check_new_rotation(const char* function, const head_view<K>& k, const row_counts& counts,
-                        const frequency_table<S>& table, const Source& positions) {
+                        const placed_table<S>& table, const Source& positions) {
   for (Index b = 0; b < k.batch; ++b)
     check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, count_of(b, k.tokens, counts)), table,
                            positions_of_row(positions, b));
@@ -11059,7 +11170,7 @@ void copy_channels(const head_view<X>& x, const head_view<T>& out) {
 /// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
 /// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
 template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
                      const Source& positions) {
   using value = std::remove_const_t<X>;
   if constexpr (std::is_same_v<value, T>) {
@@ -11135,7 +11246,7 @@ class cache_memory {
   /// The same, with the keys rotated by their positions, as those of a batch of one.
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const frequency_table<S>& table, const Source& positions) {
+                     Index slot, const placed_table<S>& table, const Source& positions) {
     rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
                             keys().batch_range(b, 1).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
@@ -11154,8 +11265,8 @@ class cache_memory {
   /// The same, with the keys rotated by their positions in the batch.
   template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
   void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
-                            const row_counts& counts, const frequency_table<S>& table,
-                            const Source& positions, const Threads& threads) {
+                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
+                            const Threads& threads) {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
@@ -11245,26 +11356,31 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The table and the layout that keys were rotated by; nothing for keys that came rotated.
+/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
+/// rotated.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
+  Index first_channel = 0;
   bool known = false;
 
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
 
 template <class Layout, class S>
-key_rotation rotation_by(const frequency_table<S>& table) {
-  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), true};
+key_rotation rotation_by(const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
 }
 
 /// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
 template <class Layout, class S>
-void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
-  if (stored == rotation_by<Layout>(table)) return;
-  const char* got = !stored.known                         ? "a table for keys that came rotated"
-                    : stored.table == table.fingerprint() ? "their table in another layout"
-                                                          : "a table of other angles";
+void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
+  const key_rotation given = rotation_by<Layout>(table);
+  if (stored == given) return;
+  const char* got = !stored.known                   ? "a table for keys that came rotated"
+                    : stored.table != given.table   ? "a table of other angles"
+                    : stored.layout != given.layout ? "their table in another layout"
+                                                    : "their table at another channel";
   ROPE_THROW(std::invalid_argument,
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }
@@ -11323,8 +11439,12 @@ class key_turn {
   using A = arithmetic<T>;
 
  public:
-  key_turn(std::vector<phase> step, double m)
-      : step_(std::move(step)), now_(step_.size()), m_(m), row_(2 * step_.size()) {}
+  key_turn(std::vector<phase> step, double m, Index first_channel)
+      : step_(std::move(step)),
+        now_(step_.size()),
+        m_(m),
+        first_channel_(first_channel),
+        row_(2 * step_.size()) {}
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
@@ -11335,8 +11455,8 @@ class key_turn {
       count_ = count;
       written_ = true;
     }
-    rotate_token<Layout>(token_heads<T>{keys.at(b, slot, 0), keys.at(b, slot, 0), keys.heads,
-                                        keys.head_stride, keys.head_stride},
+    T* channels = keys.at(b, slot, 0) + first_channel_;
+    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, keys.head_stride, keys.head_stride},
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
@@ -11344,6 +11464,7 @@ class key_turn {
   std::vector<phase> step_;
   phase_row now_;
   double m_;
+  Index first_channel_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;
   bool written_ = false;
@@ -11362,22 +11483,28 @@ std::vector<phase> steps_of(const frequency_table<S>& table) {
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& table) {
+key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
                        "table of a range of positions"));
-  return {steps_of(table), 1.0};
+  return {steps_of(table), 1.0, placed.first_channel()};
 }
 
 /// What turns keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs, over a range of positions, with exact
-///          angles
+/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
+///          positions, with exact angles
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>& from,
-                                 const frequency_table<S>& to) {
+key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& placed_from,
+                                 const placed_table<S>& placed_to) {
+  const frequency_table<S>&from = placed_from.table(), &to = placed_to.table();
+  if (placed_from.first_channel() != placed_to.first_channel())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both tables must begin at the same channel, got ",
+                       placed_from.first_channel(), " and ", placed_to.first_channel()));
   if (from.pairs() != to.pairs())
     ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
                                               from.pairs(), " and ", to.pairs()));
@@ -11391,7 +11518,7 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
-  return {std::move(step), to.attention_factor() / from.attention_factor()};
+  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
 
 }  // namespace detail
@@ -11489,12 +11616,13 @@ class kv_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts, threads);
+      store_rotated<Layout>("kv_cache::append", k, v, detail::placed(table), next_source(), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -11514,24 +11642,24 @@ class kv_cache {
                  const Threads& threads = {}) {
     store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P,
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table, position_form P,
             class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
+  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
-                            counts, threads);
+      store_rotated<Layout>("kv_cache::append_at", k, v, detail::placed(table),
+                            detail::position_source(positions, k.tokens), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
   ///
   /// Throws:  std::invalid_argument
-  template <class Layout, class S>
-  void check_table(const frequency_table<S>& table) const {
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
     if (!rows_.empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("kv_cache", rotation_, table);
+      detail::require_rotation<Layout>("kv_cache", rotation_, detail::placed(table));
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -11542,15 +11670,15 @@ class kv_cache {
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
-  template <class Layout, class S>
-  void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
     if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase");
     check_table<Layout>(from);
-    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
+    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", detail::placed(from), detail::placed(to));
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
         if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
-    rotation_.table = to.fingerprint();
+    rotation_ = detail::rotation_by<Layout>(detail::placed(to));
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
@@ -11597,12 +11725,11 @@ class kv_cache {
   ///            length, and is refused with it
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout, class S>
-  void shift(Index first, Index count, std::int64_t delta, const frequency_table<S>& table,
-             batch_row row = every_row) {
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, count, delta, row);
     check_table<Layout>(table);
-    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
+    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", detail::placed(table));
     const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
@@ -11649,8 +11776,8 @@ class kv_cache {
   }
   template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const frequency_table<S>& table, const Source& positions,
-                     const detail::row_counts& counts, const Threads& threads) {
+                     const placed_table<S>& table, const Source& positions, const detail::row_counts& counts,
+                     const Threads& threads) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
@@ -11796,22 +11923,23 @@ class ring_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts, threads);
+    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, detail::placed(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
   ///
   /// Throws:  std::invalid_argument
-  template <class Layout, class S>
-  void check_table(const frequency_table<S>& table) const {
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
     if (!empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("ring_cache", rotation_, table);
+      detail::require_rotation<Layout>("ring_cache", rotation_, detail::placed(table));
   }
 
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
@@ -11895,7 +12023,7 @@ class ring_cache {
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
   template <class Layout, class K, class V, class S, class Threads>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
+  void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
                      const detail::row_counts& counts, const Threads& threads) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
@@ -12141,7 +12269,7 @@ class cached_call {
 
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-              const frequency_table<S>* table, const attention_options& options, const row_counts& counts,
+              const placed_table<S>* table, const attention_options& options, const row_counts& counts,
               const Threads& threads)
       : q_(q),
         cache_(cache),
@@ -12352,7 +12480,7 @@ class cached_call {
   head_view<const T> q_;
   const Cache& cache_;
   head_view<T> out_;
-  const frequency_table<S>* table_;
+  const placed_table<S>* table_;
   attention_options options_;
   row_counts counts_;
   const Threads& threads_;
@@ -12428,19 +12556,22 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///               sinks + window - 1
 ///
 /// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
-///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
+///          the window exceeds the head; std::out_of_range if a position is outside the table; out is then
 ///          unchanged
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S,
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires detail::is_cache<Cache>
-void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
+  const placed_table rotation = detail::placed(table);
+  detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
+                                                                         counts, threads)
+      .run();
 }
 
 }  // namespace ROPE_ABI
@@ -12512,7 +12643,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
-                const frequency_table<S>* table, const row_counts& counts) {
+                const placed_table<S>* table, const row_counts& counts) {
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)
@@ -12629,11 +12760,13 @@ class multi_head_attention {
   ///                   causal mask goes by the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <class S, class P = std::int64_t, parallel_executor Threads = this_thread>
-  void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
     attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, S, P, P>{table, positions, positions}, threads);
+           detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table), positions,
+                                                                        positions},
+           threads);
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -12650,14 +12783,15 @@ class multi_head_attention {
                const Threads& threads = {}) const {
     attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
   }
-  template <class Cache, class S, parallel_executor Threads = this_thread>
+  template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    attend_to_cache<S>(x, cache, out, &table, counts, threads);
+    const placed_table rotation = detail::placed(table);
+    attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -12674,12 +12808,13 @@ class multi_head_attention {
   /// Cross-attention with rotation: queries and keys have positions of their own.
   ///
   /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
-  template <class S, class PQ, class PK, parallel_executor Threads = this_thread>
-  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
-             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions,
-             const Threads& threads = {}) const {
+  template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
+             const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
     attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions}, threads);
+           detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{detail::placed(table),
+                                                                          query_positions, key_positions},
+           threads);
   }
 
   /// The options of cross-attention: every key is visible.
@@ -12745,7 +12880,7 @@ class multi_head_attention {
   }
 
   template <class S, class Cache, class Threads>
-  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
+  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const placed_table<S>* table,
                        const detail::row_counts& counts, const Threads& threads) const {
     pass().check_call(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
@@ -13007,15 +13142,17 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
-template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = std::int64_t,
+          parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
                                    const std::type_identity_t<detail::token_ref<T>>& d_out,
-                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                                   const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+  const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
+                                                                              positions, positions};
+  detail::block_gradient<T, Layout, decltype(rotation), Threads>(block, x, x, batch, d_out, gradients, true,
+                                                                 block.options().attention, rotation, threads)
       .run();
 }
 
@@ -13033,16 +13170,18 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
-template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class PQ, class PK,
+          parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
                               const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
                               const std::type_identity_t<detail::token_ref<T>>& d_out,
-                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                              const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
+  const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
+      detail::placed(table), query_positions, key_positions};
+  detail::block_gradient<T, Layout, decltype(rotation), Threads>(
       block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
       .run();
 }
@@ -19415,13 +19554,14 @@ class pope_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_view("pope", x);
   check_memory("pope", x);
-  check_rotation<Layout>("pope", out, table, source);
-  const Index pairs = table.pairs(), rest = x.head_dim - pairs;
+  check_rotation<Layout>("pope", out, placed, source);
+  const Index pairs = placed.table().pairs(), before = placed.first_channel(),
+              rest = x.head_dim - before - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
@@ -19431,14 +19571,15 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
-  const table_view<S> rows = table.view();
+  const table_view<S> rows = placed.table().view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.at(b, t, h);
-        T* to = out.at(b, t, h);
+        std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
+        const T* in = x.at(b, t, h) + before;
+        T* to = out.at(b, t, h) + before;
         const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
         for (Index i = 0; i < pairs; ++i) {
           auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
@@ -19480,7 +19621,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE. Placed at a channel, it
+///                    takes the `pairs` channels of x from there on, and those before are copied in place
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -19489,12 +19631,13 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
 ///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
 /// Cost:      one exp and one log1p per channel of x; no allocation
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -19502,12 +19645,13 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// \param bias  [heads, pairs]
 ///
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), &bias, positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
@@ -19658,14 +19802,14 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with any head, found before the first of them is written.
-template <class Layout, class T, class S, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
+template <class Layout, class T, rotation_table Table, class P>
+void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {
   if (static_cast<Index>(tables.size()) != x.heads)
     ROPE_THROW(std::invalid_argument,
                message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
   const auto source = position_source(positions, x.tokens);
-  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
+  for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
 }
 
 }  // namespace detail
@@ -19677,14 +19821,15 @@ void check_heads(const char* function, const head_view<T>& x, const std::vector<
 ///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
+/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and place may differ from head to
+///                head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
 ///          unchanged
 /// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
@@ -19696,9 +19841,9 @@ void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables,
 /// Undoes `rotate_heads` in place, as `unrotate` does.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
@@ -19937,6 +20082,19 @@ class xpos {
   /// What keys rotate by: entries m cos / growth and m sin / growth.
   const frequency_table<S>& keys() const { return keys_; }
 
+  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive what is returned.
+  struct placed {
+    static constexpr bool needs_causal = true;
+    placed_table<S> query_table, key_table;
+    const placed_table<S>& queries() const { return query_table; }
+    const placed_table<S>& keys() const { return key_table; }
+  };
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed at_channel(Index first_channel) const {
+    return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
+  }
+
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]
@@ -20049,13 +20207,13 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   const double sign = side == xpos_side::queries ? 1 : -1;
   return detail::weighted_sums<Layout, detail::part::along>(
-      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
         return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
       });
 }
@@ -20066,12 +20224,12 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   return detail::weighted_sums<Layout, detail::part::across>(
-      heads, gradient, tables.queries().pairs(), 1, threads,
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads,
       [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
 }
 

@@ -21,6 +21,7 @@
 #include <rope/rotation/rotate_heads.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/rotation/xpos_gradient.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 #endif  // ROPE_ROTATION_HPP

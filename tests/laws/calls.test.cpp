@@ -71,6 +71,8 @@ TEST_CASE("calls of the pages: tables", "[house]") {
   CHECK(frequency_table(f, 8192).rows() == 8192);
   CHECK(frequency_table(f, first, last).rows() == 7);
   CHECK(frequency_table(f, coordinates).rows() == 5);
+  const frequency_table table(f, 8192);
+  CHECK(table.at_channel(128).first_channel() == 128);
   CHECK(frequency_table<>::with_float_angles(f, first, last).rows() == 7);
   CHECK(xpos(f, 4096, {.center = 2048}).queries().rows() == 4096);
   CHECK(table_of_angles(angles, table_form::half_width).pairs() == 4);

@@ -73,7 +73,8 @@ TEST_CASE("ggml: ggml_rope_ext", "[house][coming_from]") {
     CHECK(ggml.error(memory, halves, 32, [](Index i) { return other::inv_freq(1e4L, i, 64); }) <= 1);
   }
   SECTION("ggml_rope_set_offset(y, 32), n_dims = 64") {
-    rotate<interleaved>(x.channels(32, 64), frequency_table(frequencies(64), 4096), pos);
+    table = frequency_table(frequencies(64), 4096);
+    rotate<interleaved>(x, table.at_channel(32), pos);
     CHECK(ggml.error(
               memory, neighbours, 32, [](Index i) { return other::inv_freq(1e4L, i, 64); }, 32) <= 1);
   }

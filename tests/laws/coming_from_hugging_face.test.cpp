@@ -102,7 +102,7 @@ TEST_CASE("transformers: DeepSeek's rotated channels", "[house][coming_from]") {
   tensor4 q({1, 3, 6, 192}, 1);
   const tensor4 before = q;
   frequency_table table(frequencies(64), 4096);
-  rotate<interleaved>(bhsd(q).channels(128, 64), table);
+  rotate<interleaved>(bhsd(q), table.at_channel(128));
   const auto angle = [&](Index r, Index i) {
     return static_cast<testing::wide>(other::on_axis(q, r, 2)) * other::inv_freq(1e4L, i, 64);
   };

@@ -238,15 +238,17 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.forward(x, batch, out, table, positions)`.
-template <class T, class Layout, class S, class P = std::int64_t, parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class P = std::int64_t,
+          parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<detail::token_ref<T>>& x, Index batch,
                                    const std::type_identity_t<detail::token_ref<T>>& d_out,
-                                   const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                                   const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, P, P> rotation{table, positions, positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, P, P>, Threads>(
-      block, x, x, batch, d_out, gradients, true, block.options().attention, rotation, threads)
+  const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{detail::placed(table),
+                                                                              positions, positions};
+  detail::block_gradient<T, Layout, decltype(rotation), Threads>(block, x, x, batch, d_out, gradients, true,
+                                                                 block.options().attention, rotation, threads)
       .run();
 }
 
@@ -264,16 +266,18 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 }
 
 /// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
-template <class T, class Layout, class S, class PQ, class PK, parallel_executor Threads = this_thread>
+template <class T, class Layout, rotation_table Table, class PQ, class PK,
+          parallel_executor Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<detail::token_ref<T>>& x,
                               const std::type_identity_t<detail::token_ref<T>>& context, Index batch,
                               const std::type_identity_t<detail::token_ref<T>>& d_out,
-                              const multi_head_gradients<T>& gradients, const frequency_table<S>& table,
+                              const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
-  const detail::block_rotation<Layout, S, PQ, PK> rotation{table, query_positions, key_positions};
-  detail::block_gradient<T, Layout, detail::block_rotation<Layout, S, PQ, PK>, Threads>(
+  const detail::block_rotation<Layout, typename Table::scalar, PQ, PK> rotation{
+      detail::placed(table), query_positions, key_positions};
+  detail::block_gradient<T, Layout, decltype(rotation), Threads>(
       block, x, context, batch, d_out, gradients, false, block.all_visible(), rotation, threads)
       .run();
 }

@@ -102,11 +102,13 @@ class multi_head_attention {
   ///                   causal mask goes by the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
-  template <class S, class P = std::int64_t, parallel_executor Threads = this_thread>
-  void forward(const tokens& x, Index batch, writable_tokens out, const frequency_table<S>& table,
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
     attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, S, P, P>{table, positions, positions}, threads);
+           detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table), positions,
+                                                                        positions},
+           threads);
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -123,14 +125,15 @@ class multi_head_attention {
                const Threads& threads = {}) const {
     attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
   }
-  template <class Cache, class S, parallel_executor Threads = this_thread>
+  template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
-  void forward(const tokens& x, Cache& cache, writable_tokens out, const frequency_table<S>& table,
+  void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    attend_to_cache<S>(x, cache, out, &table, counts, threads);
+    const placed_table rotation = detail::placed(table);
+    attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -147,12 +150,13 @@ class multi_head_attention {
   /// Cross-attention with rotation: queries and keys have positions of their own.
   ///
   /// Throws:  as above; std::invalid_argument if only one of the two has segments, or not the same number
-  template <class S, class PQ, class PK, parallel_executor Threads = this_thread>
-  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
-             const frequency_table<S>& table, const PQ& query_positions, const PK& key_positions,
-             const Threads& threads = {}) const {
+  template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
+             const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
     attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, S, PQ, PK>{table, query_positions, key_positions}, threads);
+           detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{detail::placed(table),
+                                                                          query_positions, key_positions},
+           threads);
   }
 
   /// The options of cross-attention: every key is visible.
@@ -218,7 +222,7 @@ class multi_head_attention {
   }
 
   template <class S, class Cache, class Threads>
-  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const frequency_table<S>* table,
+  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const placed_table<S>* table,
                        const detail::row_counts& counts, const Threads& threads) const {
     pass().check_call(x, x, out);
     const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);

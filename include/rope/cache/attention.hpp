@@ -77,19 +77,22 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///               sinks + window - 1
 ///
 /// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or
-///          rotary_dim > head_dim; std::out_of_range if a position is outside the table; out is then
+///          the window exceeds the head; std::out_of_range if a position is outside the table; out is then
 ///          unchanged
-template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class S,
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires detail::is_cache<Cache>
-void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const frequency_table<S>& table,
+void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::cached_call<Layout, T, Cache, S, Threads>(q, cache, out, &table, options, counts, threads).run();
+  const placed_table rotation = detail::placed(table);
+  detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
+                                                                         counts, threads)
+      .run();
 }
 
 }  // namespace ROPE_ABI

@@ -111,12 +111,13 @@ class kv_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append", k, v, table, next_source(), counts, threads);
+      store_rotated<Layout>("kv_cache::append", k, v, detail::placed(table), next_source(), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -136,24 +137,24 @@ class kv_cache {
                  const Threads& threads = {}) {
     store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, position_form P,
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table, position_form P,
             class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const frequency_table<S>& table, const P& positions,
+  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append_at", k, v, table, detail::position_source(positions, k.tokens),
-                            counts, threads);
+      store_rotated<Layout>("kv_cache::append_at", k, v, detail::placed(table),
+                            detail::position_source(positions, k.tokens), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
   ///
   /// Throws:  std::invalid_argument
-  template <class Layout, class S>
-  void check_table(const frequency_table<S>& table) const {
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
     if (!rows_.empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("kv_cache", rotation_, table);
+      detail::require_rotation<Layout>("kv_cache", rotation_, detail::placed(table));
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -164,15 +165,15 @@ class kv_cache {
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
   ///            tables are of the same pairs, over a range of positions, with exact angles
   /// Accuracy:  that of one more rotation
-  template <class Layout, class S>
-  void rebase(const frequency_table<S>& from, const frequency_table<S>& to) {
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
     if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase");
     check_table<Layout>(from);
-    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", from, to);
+    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", detail::placed(from), detail::placed(to));
     for (Index t = 0; t < capacity(); ++t)
       for (Index b = 0; b < batch(); ++b)
         if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
-    rotation_.table = to.fingerprint();
+    rotation_ = detail::rotation_by<Layout>(detail::placed(to));
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
@@ -219,12 +220,11 @@ class kv_cache {
   ///            length, and is refused with it
   /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
-  template <class Layout, class S>
-  void shift(Index first, Index count, std::int64_t delta, const frequency_table<S>& table,
-             batch_row row = every_row) {
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
     if (storage_ == key_storage::raw) return shift(first, count, delta, row);
     check_table<Layout>(table);
-    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", table);
+    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", detail::placed(table));
     const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
@@ -271,8 +271,8 @@ class kv_cache {
   }
   template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const frequency_table<S>& table, const Source& positions,
-                     const detail::row_counts& counts, const Threads& threads) {
+                     const placed_table<S>& table, const Source& positions, const detail::row_counts& counts,
+                     const Threads& threads) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);

@@ -136,22 +136,23 @@ class ring_cache {
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, class S, class Threads = this_thread>
-  void append(head_view<K> k, head_view<V> v, const frequency_table<S>& table,
-              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, table, counts, threads);
+    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, detail::placed(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
   /// meet every table.
   ///
   /// Throws:  std::invalid_argument
-  template <class Layout, class S>
-  void check_table(const frequency_table<S>& table) const {
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
     if (!empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("ring_cache", rotation_, table);
+      detail::require_rotation<Layout>("ring_cache", rotation_, detail::placed(table));
   }
 
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
@@ -235,7 +236,7 @@ class ring_cache {
   std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
   template <class Layout, class K, class V, class S, class Threads>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const frequency_table<S>& table,
+  void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
                      const detail::row_counts& counts, const Threads& threads) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");

@@ -54,42 +54,42 @@ inline namespace ROPE_ABI {
 ///
 /// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
 ///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_gradient(head_view<T> gradient, const frequency_table<S>& table, const P& positions = P{},
+void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                            positions, threads, detail::way_back::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const frequency_table<S>& table,
-                     const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
+                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, table, positions, threads,
-                                              detail::way_back::transpose);
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                              threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
 ///
 /// Requires:  d_x is d_y, or shares no element with it
-template <class Layout = detail::unnamed_layout, class G, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_table<S>& table,
-                        const P& positions = P{}, const Threads& threads = {}) {
+template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
+                        const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, table, positions, threads,
-                                            detail::way_back::transpose);
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
+                                            threads, detail::way_back::transpose);
 }
 
 /// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
@@ -105,18 +105,20 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const frequency_tabl
 /// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
 /// Accuracy:  products and sums in double (those of float channels are exact before they are added)
 /// Cost:      one read of x and d_x, and pairs doubles per token
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("angle_gradient", heads, gradient, table, source);
-  const auto d_angle = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, table, source);
+  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  const auto d_angle =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, plain, source);
 }
 
 /// The gradient with respect to inv_freq: what learned frequencies are trained by.
@@ -130,20 +132,22 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const frequ
 /// Returns:  [pairs, axes], the shape of table.inv_freq()
 /// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
 ///           (tables/given_table.hpp)
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", table);
-  const auto coordinates = table.coordinates();
+  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", plain);
+  const auto coordinates = plain.coordinates();
   return detail::weighted_sums<Layout, part::across>(
-      heads, gradient, table.pairs(), table.inv_freq().cols(), threads, [&](Index b, Index t, Index axis) {
+      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
+      [&](Index b, Index t, Index axis) {
         const std::int64_t position = source(b, t);
         return coordinates.size() == 0 ? static_cast<double>(position)
                                        : coordinates(static_cast<Index>(position), axis);
@@ -158,21 +162,22 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const fr
 /// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
 ///
 /// Returns:  [table.rows(), axes], the shape of table.coordinates()
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("coordinate_gradient", heads, gradient, table, source);
-  detail::check_made_from_frequencies("coordinate_gradient", table);
+  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  const owned_array<double> by_token = table.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
-  return detail::sums_by_row(by_token, x.tokens, table, source);
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 
 /// The gradient with respect to the entries of a table.
@@ -194,20 +199,23 @@ struct cos_sin_gradient {
 ///              differ
 ///
 /// Other parameters, errors and accuracy are those of `angle_gradient`.
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const frequency_table<S>& table,
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
                                 const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_y;
+  const placed_table placed = detail::placed(table);
+  const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("table_gradient", heads, gradient, table, source);
-  const auto along = detail::sums_by_token<Layout, part::along>(heads, gradient, table.pairs(), threads);
-  const auto across = detail::sums_by_token<Layout, part::across>(heads, gradient, table.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, table, source),
-          detail::sums_by_row(across, x.tokens, table, source)};
+  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_y), placed, source);
+  const auto along =
+      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
+  const auto across =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, plain, source),
+          detail::sums_by_row(across, x.tokens, plain, source)};
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);

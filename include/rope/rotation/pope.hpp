@@ -111,13 +111,14 @@ class pope_bias {
 namespace detail {
 
 template <class Layout, class T, class S, class P, class Threads>
-void pope_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
               const pope_bias* bias, const P& positions, const Threads& threads) {
   const auto source = position_source(positions, out.tokens);
   check_view("pope", x);
   check_memory("pope", x);
-  check_rotation<Layout>("pope", out, table, source);
-  const Index pairs = table.pairs(), rest = x.head_dim - pairs;
+  check_rotation<Layout>("pope", out, placed, source);
+  const Index pairs = placed.table().pairs(), before = placed.first_channel(),
+              rest = x.head_dim - before - pairs;
   if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || rest < 0 ||
       out.head_dim != x.head_dim + pairs)
     ROPE_THROW(std::invalid_argument,
@@ -127,14 +128,15 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
   if (bias != nullptr && (bias->heads() != x.heads || bias->channels() != pairs))
     ROPE_THROW(std::invalid_argument, message("pope: bias must be [heads, pairs] = [", x.heads, ", ", pairs,
                                               "], got [", bias->heads(), ", ", bias->channels(), "]"));
-  const table_view<S> rows = table.view();
+  const table_view<S> rows = placed.table().view();
   parallel_pieces(threads, x.batch * x.tokens, out.size() * Index(sizeof(T)), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token) {
       const Index b = token / x.tokens, t = token % x.tokens;
       const S* cos = rows.cos(source(b, t));
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.at(b, t, h);
-        T* to = out.at(b, t, h);
+        std::copy_n(x.at(b, t, h), before, out.at(b, t, h));
+        const T* in = x.at(b, t, h) + before;
+        T* to = out.at(b, t, h) + before;
         const cos_sin* ahead = bias == nullptr ? nullptr : bias->head(h);
         for (Index i = 0; i < pairs; ++i) {
           auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
@@ -176,7 +178,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE
+/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE. Placed at a channel, it
+///                    takes the `pairs` channels of x from there on, and those before are copied in place
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
@@ -185,12 +188,13 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const freque
 /// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
 ///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
 /// Cost:      one exp and one log1p per channel of x; no allocation
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, nullptr, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), nullptr, positions, threads);
 }
 
 /// The same with every phase ahead by the bias of its head: the form of the keys.
@@ -198,12 +202,13 @@ void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, con
 /// \param bias  [heads, pairs]
 ///
 /// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void pope(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const pope_bias& bias,
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
           const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads);
-  if constexpr (!std::is_const_v<T>) detail::pope_all<Layout, T>(x, out, table, &bias, positions, threads);
+  if constexpr (!std::is_const_v<T>)
+    detail::pope_all<Layout, T>(x, out, detail::placed(table), &bias, positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);

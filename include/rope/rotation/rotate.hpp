@@ -14,6 +14,7 @@
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Turns the channel pairs of heads by the angles of their positions, and back.
@@ -24,7 +25,7 @@ namespace detail {
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
-                    const frequency_table<S>& table, const P& positions, const Threads& threads,
+                    const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
@@ -41,7 +42,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const frequency_table<S>& table, const P& positions, const Threads& threads,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
                          way_back back = way_back::inverse) {
   check_view(function, q);
   check_view(function, k);
@@ -70,19 +71,20 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Channels [rotary_dim, head_dim) are not touched; `x.channels(first, count)` rotates a window elsewhere in
-/// the head. At position 0, with an attention_factor of 1, nothing is touched.
+/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
+/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
+/// nothing is touched.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used
+/// \param  table      rows for every position used; a frequency_table, or one placed in the head
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
 /// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
 ///                    on its own
 ///
-/// Throws:    std::invalid_argument if rotary_dim > head_dim or a list has the wrong length;
+/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
 /// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
 ///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Built for
@@ -92,14 +94,13 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-            const Threads& threads = {}) {
+void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, T>("rotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
@@ -110,31 +111,31 @@ void rotate(head_view<T> x, const frequency_table<S>& table, const P& positions 
 ///
 /// Requires:  q and k share no element; where that is seen, it is refused
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Rotates `x` into `out`; channels [rotary_dim, head_dim) are copied.
+/// Rotates `x` into `out`; the channels that do not turn are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
 /// Requires:  out is x, or shares no element with it
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
@@ -147,37 +148,36 @@ void rotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table
 /// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
 ///            of double: 1 / m would not be a number of that type to full precision
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate(head_view<T> x, const frequency_table<S>& table, const P& positions = P{},
-              const Threads& threads = {}) {
+void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("unrotate", x, x, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` of queries and keys, both in place.
-template <class Layout = detail::unnamed_layout, class Q, class K, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate(head_view<Q> q, head_view<K> k, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positions = P{},
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, table, positions, threads);
+    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
 /// Undoes `rotate` from `x` into `out`.
-template <class Layout = detail::unnamed_layout, class X, class T, class S, class P = std::int64_t,
-          class Threads = this_thread>
-void unrotate_to(head_view<X> x, head_view<T> out, const frequency_table<S>& table, const P& positions = P{},
+template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& positions = P{},
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, table, positions, threads);
+    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS(rotate, 2);

@@ -23,14 +23,14 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// Everything that can be wrong with any head, found before the first of them is written.
-template <class Layout, class T, class S, class P>
-void check_heads(const char* function, const head_view<T>& x, const std::vector<frequency_table<S>>& tables,
+template <class Layout, class T, rotation_table Table, class P>
+void check_heads(const char* function, const head_view<T>& x, const std::vector<Table>& tables,
                  const P& positions) {
   if (static_cast<Index>(tables.size()) != x.heads)
     ROPE_THROW(std::invalid_argument,
                message(function, ": give one table per head, ", x.heads, ", got ", tables.size()));
   const auto source = position_source(positions, x.tokens);
-  for (const frequency_table<S>& table : tables) check_rotation<Layout>(function, x, table, source);
+  for (const Table& table : tables) check_rotation<Layout>(function, x, placed(table), source);
 }
 
 }  // namespace detail
@@ -42,14 +42,15 @@ void check_heads(const char* function, const head_view<T>& x, const std::vector<
 ///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads]; rotary_dim may differ from head to head, positions are shared
+/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and place may differ from head to
+///                head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
 ///          unchanged
 /// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                   const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;
@@ -61,9 +62,9 @@ void rotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables,
 /// Undoes `rotate_heads` in place, as `unrotate` does.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
-template <class Layout = detail::unnamed_layout, class T, class S, class P = std::int64_t,
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
-void unrotate_heads(head_view<T> x, const std::vector<frequency_table<S>>& tables, const P& positions = P{},
+void unrotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
                     const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_heads", Layout, P, Threads);
   const detail::kept_positions<P> kept = positions;

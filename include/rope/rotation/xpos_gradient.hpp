@@ -41,13 +41,13 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                      const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("rate_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("rate_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   const double sign = side == xpos_side::queries ? 1 : -1;
   return detail::weighted_sums<Layout, detail::part::along>(
-      heads, gradient, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads, [&](Index b, Index t, Index) {
         return sign * ((static_cast<double>(source(b, t)) - tables.center()) / tables.scale_base());
       });
 }
@@ -58,12 +58,12 @@ template <class Layout = detail::unnamed_layout, class X, class G, class S, clas
 owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const head_view<const X> heads = x;
-  const head_view<const G> gradient = d_x;
   const auto source = detail::position_source(positions, x.tokens);
-  detail::check_gradient<Layout>("inv_freq_gradient", heads, gradient, tables.queries(), source);
+  const auto turning =
+      detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x), head_view<const G>(d_x),
+                                       detail::placed(tables.queries()), source);
   return detail::weighted_sums<Layout, detail::part::across>(
-      heads, gradient, tables.queries().pairs(), 1, threads,
+      turning.x, turning.d_x, tables.queries().pairs(), 1, threads,
       [&](Index b, Index t, Index) { return static_cast<double>(source(b, t)); });
 }
 

@@ -3,6 +3,7 @@
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
 #include <rope/config.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The tables that queries and keys rotate by: one for both, or one for each.
@@ -14,7 +15,7 @@ inline namespace ROPE_ABI {
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///
-/// It refers to both tables, which must outlive it.
+/// Either may be placed in the head. It refers to both tables, which must outlive it.
 ///
 /// \tparam S  float or double: the type of a table entry
 template <class S>
@@ -22,23 +23,23 @@ class query_key_tables {
  public:
   using scalar = S;
 
-  query_key_tables(const frequency_table<S>& queries, const frequency_table<S>& keys)
-      : queries_(&queries), keys_(&keys) {}
+  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
+      : queries_(queries), keys_(keys) {}
 
-  const frequency_table<S>& queries() const { return *queries_; }
-  const frequency_table<S>& keys() const { return *keys_; }
+  const placed_table<S>& queries() const { return queries_; }
+  const placed_table<S>& keys() const { return keys_; }
 
  private:
-  const frequency_table<S>*queries_, *keys_;
+  placed_table<S> queries_, keys_;
 };
-template <class S>
-query_key_tables(const frequency_table<S>&, const frequency_table<S>&) -> query_key_tables<S>;
+template <rotation_table Queries, rotation_table Keys>
+query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
 
 namespace detail {
 
-template <class S>
-query_key_tables<S> tables_of(const frequency_table<S>& both) {
-  return {both, both};
+template <rotation_table Table>
+query_key_tables<typename Table::scalar> tables_of(const Table& both) {
+  return {placed(both), placed(both)};
 }
 template <class Tables>
 requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
@@ -46,8 +47,8 @@ auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(),
 
 }  // namespace detail
 
-/// What attention rotates by: a frequency_table, or a type whose `queries()` and `keys()` are two of them, as
-/// query_key_tables and xpos are.
+/// What attention rotates by: a frequency_table, one that is placed in the head, or a type whose `queries()`
+/// and `keys()` are two of them, as query_key_tables and xpos are.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);

@@ -24,6 +24,7 @@
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/detail/table_view.hpp>
 #include <rope/tables/phase.hpp>
+#include <rope/tables/placed_table.hpp>
 
 /// cos and sin of every pair's angle, for the positions a model will use.
 
@@ -158,6 +159,12 @@ class frequency_table {
   /// What the entries come from.
   table_source source() const { return source_; }
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
+
+  /// This table placed in the head, where it turns channels [first_channel, first_channel + rotary_dim). It
+  /// must outlive what is returned.
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed_table<S> at_channel(Index first_channel) const { return {*this, first_channel}; }
 
   /// m cos of every pair's angle at `position`, [pairs].  Throws: std::out_of_range
   row_map cos(std::int64_t position) const { return {view().cos(checked(position)), pairs()}; }

@@ -125,6 +125,19 @@ class xpos {
   /// What keys rotate by: entries m cos / growth and m sin / growth.
   const frequency_table<S>& keys() const { return keys_; }
 
+  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive what is returned.
+  struct placed {
+    static constexpr bool needs_causal = true;
+    placed_table<S> query_table, key_table;
+    const placed_table<S>& queries() const { return query_table; }
+    const placed_table<S>& keys() const { return key_table; }
+  };
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed at_channel(Index first_channel) const {
+    return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
+  }
+
   double center() const { return growth_.center; }
   double scale_base() const { return growth_.scale_base; }
   /// [pairs]

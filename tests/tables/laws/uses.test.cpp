@@ -51,6 +51,17 @@ TEST_CASE("the comments of tables show their use", "[tables]") {
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
+TEST_CASE("the comment of placed_table shows its use", "[tables]") {
+  std::vector<float> memory(2 * 192, 1.0f), by_window = memory;
+  const auto q = thd(memory.data(), 1, 1, 192), k = thd(memory.data() + 192, 1, 1, 192);
+  const frequency_table<float> table(frequencies(64), 20);
+  const int start = 7;
+  const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
+  rotate<interleaved>(q, k, last, start);
+  rotate<interleaved>(thd(by_window.data(), 1, 2, 192).channels(128, 64), table, start);
+  CHECK(memory == by_window);
+}
+
 TEST_CASE("the comments of phases show their use", "[tables]") {
   const double inv_freq = 1;
   const std::int64_t position = 1000000;

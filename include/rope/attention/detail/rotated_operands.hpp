@@ -12,6 +12,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
@@ -70,9 +71,9 @@ template <class Layout, class T, class S, class Threads = this_thread>
 rotated_pair<T> rotated_operands(const char* function, const head_view<const T>& q,
                                  const head_view<const T>& k, const query_key_tables<S>& tables,
                                  const visibility& rule, const Threads& threads = {}) {
-  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  const attending_queries query_positions = {rule, query_table.first()};
-  const attended_keys key_positions = {rule, key_table.first()};
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  const attending_queries query_positions = {rule, query_table.table().first()};
+  const attended_keys key_positions = {rule, key_table.table().first()};
   check_rotation<Layout>(function, q, query_table, query_positions);
   check_rotation<Layout>(function, k, key_table, key_positions);
   struct rotated_copies {};
@@ -80,8 +81,10 @@ rotated_pair<T> rotated_operands(const char* function, const head_view<const T>&
   const head_view<T> rotated_q = bhsd(memory, q.batch, q.heads, q.tokens, q.head_dim);
   const head_view<T> rotated_k = bhsd(memory + q.size(), k.batch, k.heads, k.tokens, k.head_dim);
   // A table without rows serves a call in which no query sees a key.
-  if (query_table.rows() > 0) rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
-  if (key_table.rows() > 0) rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
+  if (query_table.table().rows() > 0)
+    rotate_all<Layout, false>(q, rotated_q, query_table, query_positions, threads);
+  if (key_table.table().rows() > 0)
+    rotate_all<Layout, false>(k, rotated_k, key_table, key_positions, threads);
   return {rotated_q, rotated_k};
 }
 
@@ -90,12 +93,12 @@ template <class Layout, class T, class S, class Threads>
 void rotate_gradients_back(const head_view<T>& d_q, const head_view<T>& d_k,
                            const query_key_tables<S>& tables, const visibility& rule,
                            const Threads& threads) {
-  const frequency_table<S>&query_table = tables.queries(), &key_table = tables.keys();
-  if (query_table.rows() > 0)
-    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.first()}, threads,
-                                way_back::transpose);
-  if (key_table.rows() > 0)
-    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.first()}, threads,
+  const placed_table<S>&query_table = tables.queries(), &key_table = tables.keys();
+  if (query_table.table().rows() > 0)
+    rotate_all<Layout, true, T>(d_q, d_q, query_table, attending_queries{rule, query_table.table().first()},
+                                threads, way_back::transpose);
+  if (key_table.table().rows() > 0)
+    rotate_all<Layout, true, T>(d_k, d_k, key_table, attended_keys{rule, key_table.table().first()}, threads,
                                 way_back::transpose);
 }
 

@@ -14,6 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
@@ -104,7 +105,7 @@ struct row_buffers {
 /// head_dim] with the bits of `rotate`.
 template <class Layout, class T, class S, class Source>
 void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const frequency_table<S>& table, const Source& positions, T* to) {
+                 const placed_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
@@ -120,8 +121,8 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
-    const frequency_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table, b, first};
+    const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
+    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(), b, first};
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {

@@ -184,7 +184,7 @@ struct block_without_rotation {
 /// Queries and keys that are rotated by one table, at positions of their own.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
-  const frequency_table<S>& table;
+  placed_table<S> table;
   kept_positions<PQ> query_positions;
   kept_positions<PK> key_positions;
 

@@ -49,7 +49,7 @@ void copy_channels(const head_view<X>& x, const head_view<T>& out) {
 /// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
 /// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
 template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const frequency_table<S>& table,
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
                      const Source& positions) {
   using value = std::remove_const_t<X>;
   if constexpr (std::is_same_v<value, T>) {
@@ -125,7 +125,7 @@ class cache_memory {
   /// The same, with the keys rotated by their positions, as those of a batch of one.
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const frequency_table<S>& table, const Source& positions) {
+                     Index slot, const placed_table<S>& table, const Source& positions) {
     rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
                             keys().batch_range(b, 1).token_range(slot, count), table, positions);
     write_values(v, b, first, count, slot);
@@ -144,8 +144,8 @@ class cache_memory {
   /// The same, with the keys rotated by their positions in the batch.
   template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
   void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
-                            const row_counts& counts, const frequency_table<S>& table,
-                            const Source& positions, const Threads& threads) {
+                            const row_counts& counts, const placed_table<S>& table, const Source& positions,
+                            const Threads& threads) {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,

@@ -73,7 +73,7 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
 void check_next(const Cache& cache, const step_shape& shape, const attention_options& options, Index tokens,
-                const frequency_table<S>* table, const row_counts& counts) {
+                const placed_table<S>* table, const row_counts& counts) {
   const char* function = "multi_head_attention";
   if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim ||
       cache.value_dim() != shape.value_dim)

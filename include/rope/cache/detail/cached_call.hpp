@@ -67,7 +67,7 @@ class cached_call {
 
  public:
   cached_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
-              const frequency_table<S>* table, const attention_options& options, const row_counts& counts,
+              const placed_table<S>* table, const attention_options& options, const row_counts& counts,
               const Threads& threads)
       : q_(q),
         cache_(cache),
@@ -278,7 +278,7 @@ class cached_call {
   head_view<const T> q_;
   const Cache& cache_;
   head_view<T> out_;
-  const frequency_table<S>* table_;
+  const placed_table<S>* table_;
   attention_options options_;
   row_counts counts_;
   const Threads& threads_;

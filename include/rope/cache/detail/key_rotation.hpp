@@ -16,26 +16,31 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The table and the layout that keys were rotated by; nothing for keys that came rotated.
+/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
+/// rotated.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
+  Index first_channel = 0;
   bool known = false;
 
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
 
 template <class Layout, class S>
-key_rotation rotation_by(const frequency_table<S>& table) {
-  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), true};
+key_rotation rotation_by(const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
 }
 
 /// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
 template <class Layout, class S>
-void require_rotation(const char* owner, const key_rotation& stored, const frequency_table<S>& table) {
-  if (stored == rotation_by<Layout>(table)) return;
-  const char* got = !stored.known                         ? "a table for keys that came rotated"
-                    : stored.table == table.fingerprint() ? "their table in another layout"
-                                                          : "a table of other angles";
+void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
+  const key_rotation given = rotation_by<Layout>(table);
+  if (stored == given) return;
+  const char* got = !stored.known                   ? "a table for keys that came rotated"
+                    : stored.table != given.table   ? "a table of other angles"
+                    : stored.layout != given.layout ? "their table in another layout"
+                                                    : "their table at another channel";
   ROPE_THROW(std::invalid_argument,
              message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
 }

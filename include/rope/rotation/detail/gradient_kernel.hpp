@@ -14,6 +14,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
@@ -54,10 +55,18 @@ Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/,
   return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
 }
 
-/// Everything that can be wrong with a pair of heads and their gradient.
+/// The channels of heads, and of their gradient, that turn.
+template <class X, class G>
+struct turning_channels {
+  head_view<const X> x;
+  head_view<const G> d_x;
+};
+
+/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
 template <class Layout, class X, class G, class S, class Source>
-void check_gradient(const char* function, const head_view<const X>& x, const head_view<const G>& d_x,
-                    const frequency_table<S>& table, const Source& positions) {
+turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
+                                        const head_view<const G>& d_x, const placed_table<S>& table,
+                                        const Source& positions) {
   check_rotation<Layout>(function, x, table, positions);
   check_view(function, d_x);
   if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
@@ -66,6 +75,8 @@ void check_gradient(const char* function, const head_view<const X>& x, const hea
                        ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
                        d_x.head_dim, "]"));
   check_memory(function, d_x);
+  const Index first = table.first_channel(), count = table.table().rotary_dim();
+  return {x.channels(first, count), d_x.channels(first, count)};
 }
 
 /// Given entries do not say which frequencies and positions they come from.

@@ -16,6 +16,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_row.hpp>
 #include <rope/tables/phase.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Keys that were rotated before, turned once more by an exact difference of angles.
@@ -30,8 +31,12 @@ class key_turn {
   using A = arithmetic<T>;
 
  public:
-  key_turn(std::vector<phase> step, double m)
-      : step_(std::move(step)), now_(step_.size()), m_(m), row_(2 * step_.size()) {}
+  key_turn(std::vector<phase> step, double m, Index first_channel)
+      : step_(std::move(step)),
+        now_(step_.size()),
+        m_(m),
+        first_channel_(first_channel),
+        row_(2 * step_.size()) {}
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
@@ -42,8 +47,8 @@ class key_turn {
       count_ = count;
       written_ = true;
     }
-    rotate_token<Layout>(token_heads<T>{keys.at(b, slot, 0), keys.at(b, slot, 0), keys.heads,
-                                        keys.head_stride, keys.head_stride},
+    T* channels = keys.at(b, slot, 0) + first_channel_;
+    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, keys.head_stride, keys.head_stride},
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
@@ -51,6 +56,7 @@ class key_turn {
   std::vector<phase> step_;
   phase_row now_;
   double m_;
+  Index first_channel_;
   storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
   std::int64_t count_ = 0;
   bool written_ = false;
@@ -69,22 +75,28 @@ std::vector<phase> steps_of(const frequency_table<S>& table) {
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_by(const char* function, const frequency_table<S>& table) {
+key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
   if (table.source() != table_source::positions)
     ROPE_THROW(std::invalid_argument,
                message(function,
                        ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
                        "table of a range of positions"));
-  return {steps_of(table), 1.0};
+  return {steps_of(table), 1.0, placed.first_channel()};
 }
 
 /// What turns keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs, over a range of positions, with exact
-///          angles
+/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
+///          positions, with exact angles
 template <class Layout, class T, class S>
-key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>& from,
-                                 const frequency_table<S>& to) {
+key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& placed_from,
+                                 const placed_table<S>& placed_to) {
+  const frequency_table<S>&from = placed_from.table(), &to = placed_to.table();
+  if (placed_from.first_channel() != placed_to.first_channel())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both tables must begin at the same channel, got ",
+                       placed_from.first_channel(), " and ", placed_to.first_channel()));
   if (from.pairs() != to.pairs())
     ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
                                               from.pairs(), " and ", to.pairs()));
@@ -98,7 +110,7 @@ key_turn<Layout, T> turn_between(const char* function, const frequency_table<S>&
   std::vector<phase> step = steps_of(to);
   const std::vector<phase> before = steps_of(from);
   for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
-  return {std::move(step), to.attention_factor() / from.attention_factor()};
+  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
 }
 
 }  // namespace detail

@@ -12,6 +12,7 @@
 #include <rope/rotation/detail/layout_check.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// What can be wrong with a call that rotates, found before anything is written.
@@ -45,13 +46,23 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
   return text;
 }
 
+/// The channels that turn lie in the head.
+inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
+  if (rotary_dim > head_dim)
+    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
+                                              rotary_dim, " of ", head_dim));
+  if (first_channel > head_dim - rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the ", rotary_dim, " channels from channel ", first_channel,
+                       " on that turn must lie in the head of ", head_dim, " channels"));
+}
+
 /// Everything that can be wrong with the rotation of [batch, tokens, heads, head_dim] but its memory.
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
-                    const frequency_table<S>& table, const Source& positions) {
-  if (table.rotary_dim() > head_dim)
-    ROPE_THROW(std::invalid_argument, message(function, ": rotary_dim must not exceed head_dim, got ",
-                                              table.rotary_dim(), " of ", head_dim));
+                    const placed_table<S>& placed, const Source& positions) {
+  const frequency_table<S>& table = placed.table();
+  check_window(function, placed.first_channel(), table.rotary_dim(), head_dim);
   const position_range range = positions.range(function, batch, tokens);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
     ROPE_THROW(std::out_of_range, message(function, ": position ",
@@ -63,7 +74,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 
 /// Everything that can be wrong with a call, found before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const frequency_table<S>& table,
+void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
   check_view(function, x);
   check_memory(function, x);
@@ -72,7 +83,8 @@ void check_rotation(const char* function, const head_view<T>& x, const frequency
 
 /// The way back divides by m, so 1 / m has to be a normal number of the table's type too.
 template <class S>
-void check_inverse(const char* function, const frequency_table<S>& table) {
+void check_inverse(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
   constexpr double largest = 1 / static_cast<double>((std::numeric_limits<S>::min)());
   if (table.attention_factor() > largest)
     ROPE_THROW(std::invalid_argument, message(function, ": the attention_factor must be at most ", largest,

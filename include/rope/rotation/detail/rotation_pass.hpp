@@ -13,6 +13,7 @@
 #include <rope/rotation/detail/rotate_token.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The order in which a checked call of rotate passes through memory.
@@ -55,19 +56,18 @@ bool has_inverse_square(double m) {
 template <class Layout, bool inverse, class T, class S, class Source>
 class rotation {
  public:
-  rotation(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+  rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
       : x_(x),
         out_(out),
-        table_(table.view()),
+        table_(placed.table().view()),
         positions_(positions),
-        invert_rows_(back == way_back::inverse &&
-                     (table_.given || !has_inverse_square<S>(table.attention_factor()))),
-        scale_(invert_rows_ || table_.given || back == way_back::transpose
-                   ? S(1)
-                   : static_cast<S>(1 / (table.attention_factor() * table.attention_factor()))),
-        unit_(invert_rows_ && !table_.given ? std::ldexp(1.0, -std::ilogb(table.attention_factor())) : 1.0),
+        first_channel_(placed.first_channel()),
         in_place_(x.data == out.data) {
+    const double m = placed.table().attention_factor();
+    invert_rows_ = back == way_back::inverse && (table_.given || !has_inverse_square<S>(m));
+    if (!invert_rows_ && !table_.given && back == way_back::inverse) scale_ = static_cast<S>(1 / (m * m));
+    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
     // Larger than a part of a core's own cache. Asking for such data ahead of time, into either cache and at
     // any distance, made prefill slower (0.97 -> 0.76 of the limit on Zen 4): two regular streams need no
     // help.
@@ -104,8 +104,8 @@ class rotation {
   /// Heads [first, first + heads) of token t of row b.
   EIGEN_ALWAYS_INLINE void rotate_heads(Index b, Index t, Index first, Index heads) const {
     const std::int64_t position = positions_(b, t);
-    const token_heads<T> token = {x_.at(b, t, first), out_.at(b, t, first), heads, x_.head_stride,
-                                  out_.head_stride};
+    const token_heads<T> token = {x_.at(b, t, first) + first_channel_, out_.at(b, t, first) + first_channel_,
+                                  heads, x_.head_stride, out_.head_stride};
     const bool identity = table_.is_identity(position);
     if (!in_place_) copy(token, identity ? 0 : 2 * table_.pairs);
     if (identity) return;
@@ -116,20 +116,25 @@ class rotation {
                          streams_);
   }
 
-  /// Channels [first, head_dim), which do not rotate.
-  void copy(token_heads<T> token, Index first) const {
-    for (Index h = 0; h < token.heads; ++h)
-      std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + x_.head_dim,
-                token.out + h * token.out_stride + first);
+  /// The channels that do not rotate: all but `rotating` from the first channel of the window on.
+  void copy(token_heads<T> token, Index rotating) const {
+    const auto copy_range = [&token](Index first, Index last) {
+      for (Index h = 0; h < token.heads; ++h)
+        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
+                  token.out + h * token.out_stride + first);
+    };
+    if (first_channel_ > 0) copy_range(-first_channel_, 0);
+    copy_range(rotating, x_.head_dim - first_channel_);
   }
 
   head_view<const T> x_;
   head_view<T> out_;
   table_view<S> table_;
   Source positions_;
-  bool invert_rows_;
-  S scale_;      // of the way back
-  double unit_;  // of inverted_row
+  Index first_channel_;
+  bool invert_rows_ = false;
+  S scale_ = S(1);     // of the way back
+  double unit_ = 1.0;  // of inverted_row
   bool in_place_;
   bool streams_ = false;
 };
@@ -147,7 +152,7 @@ void rotation<Layout, inverse, T, S, Source>::run(Index first, Index last) const
 
 /// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
-void rotate_all(const head_view<const T>& x, const head_view<T>& out, const frequency_table<S>& table,
+void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
@@ -156,7 +161,7 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const freq
 /// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
 /// the table.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_both(const head_view<T>& q, const head_view<T>& k, const frequency_table<S>& table,
+void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> queries(q, q, table, positions, back),
       keys(k, k, table, positions, back);
