@@ -136,7 +136,7 @@ class decoder {
   };
   struct layer {
     rope::kv_cache<T> cache;
-    const rope::frequency_table<T>* table;  // nullptr: the layer does not rotate
+    std::optional<rope::placed_table<T>> table;  // none: the layer does not rotate
     rope::layout_kind layout;
     rope::attention_options options;
     norm before_attention = {}, after_attention = {}, before_mlp = {}, after_mlp = {}, of_queries = {},
@@ -299,7 +299,7 @@ class decoder {
     const auto queries = rope::thd(q, heads_), keys = rope::thd(k, kv_heads_),
                values = rope::thd(v, kv_heads_);
     const auto attended = rope::thd(out, heads_);
-    if (of.table == nullptr) {
+    if (!of.table) {
       of.cache.append(keys, values);
       rope::attention(queries, of.cache, attended, of.options);
     } else {

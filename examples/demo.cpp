@@ -82,12 +82,6 @@ void read_config([[maybe_unused]] const std::string& path, [[maybe_unused]] std:
 #endif
 }
 
-/// The channels of every head that rotate.
-template <class T>
-rope::head_view<T> window(const rope::head_view<T>& heads) {
-  return heads.channels(first_channel, frequencies.rotary_dim());
-}
-
 rope::attention_options attention_options() {
   return {.scale = softmax_multiplier / std::sqrt(static_cast<double>(head_dim))};
 }
@@ -132,12 +126,13 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 template <class QueryLayout, class KeyLayout>
 std::vector<float> last_scores(const std::vector<float>& q, const std::vector<float>& k, Index tokens,
                                std::int64_t start) {
-  const rope::frequency_table<float> table(frequencies, start, start + tokens);
+  const rope::frequency_table<float> all(frequencies, start, start + tokens);
+  const auto table = all.at_channel(first_channel);
   std::vector<float> rotated_q(q.end() - query_heads * head_dim, q.end()), rotated_k = k;
   const auto query = rope::thd(rotated_q.data(), 1, query_heads, head_dim);
   const auto keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
-  rope::rotate<QueryLayout>(window(query), table, start + tokens - 1);
-  rope::rotate<KeyLayout>(window(keys), table, start);
+  rope::rotate<QueryLayout>(query, table, start + tokens - 1);
+  rope::rotate<KeyLayout>(keys, table, start);
   std::vector<float> scores;
   for (Index h = 0; h < query_heads; ++h)
     for (Index t = 0; t < tokens; ++t) {
@@ -153,7 +148,8 @@ std::vector<float> last_scores(const std::vector<float>& q, const std::vector<fl
 template <class Layout>
 void report_decoding(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
                      Index tokens) {
-  const rope::frequency_table<float> table(frequencies, tokens);
+  const rope::frequency_table<float> all(frequencies, tokens);
+  const auto table = all.at_channel(first_channel);
   const auto queries = rope::thd(q.data(), tokens, query_heads, head_dim);
   const auto keys = rope::thd(k.data(), tokens, key_heads, head_dim);
   const auto values = rope::thd(v.data(), tokens, key_heads, head_dim);
@@ -162,34 +158,19 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   std::printf("\nPrefill and decoding\n  prefill in one call ...");
   std::fflush(stdout);
   const auto prefill_out = rope::thd(at_once.data(), tokens, query_heads, head_dim);
-  const double prefill = seconds_of([&] {
-    if (first_channel == 0)
-      return rope::attention<Layout>(queries, keys, values, prefill_out, table, attention_options());
-    std::vector<float> rotated_q = q, rotated_k = k;
-    const auto rotated_queries = rope::thd(rotated_q.data(), tokens, query_heads, head_dim);
-    const auto rotated_keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
-    rope::rotate<Layout>(window(rotated_queries), table);
-    rope::rotate<Layout>(window(rotated_keys), table);
-    rope::attention(rotated_queries, rotated_keys, values, prefill_out, attention_options());
-  });
+  const double prefill = seconds_of(
+      [&] { rope::attention<Layout>(queries, keys, values, prefill_out, table, attention_options()); });
   const double visible = 4.0 * static_cast<double>(head_dim * query_heads) * static_cast<double>(tokens) *
                          static_cast<double>(tokens) / 2;
   std::printf(" %.2f s, %.0f GFLOP/s\n", prefill, visible / prefill * 1e-9);
 
   rope::kv_cache<float> cache(1, tokens, key_heads, head_dim);
-  std::vector<float> query(static_cast<std::size_t>(query_heads * head_dim));
-  std::vector<float> key(static_cast<std::size_t>(key_heads * head_dim));
-  const auto new_query = rope::thd(query.data(), 1, query_heads, head_dim);
-  const auto new_key = rope::thd(key.data(), 1, key_heads, head_dim);
   const auto out = rope::thd(one_by_one.data(), tokens, query_heads, head_dim);
   const double decode = seconds_of([&] {
     for (Index t = 0; t < tokens; ++t) {
-      std::copy_n(queries.at(0, t, 0), query.size(), query.begin());
-      std::copy_n(keys.at(0, t, 0), key.size(), key.begin());
-      rope::rotate<Layout>(window(new_query), table, t);
-      rope::rotate<Layout>(window(new_key), table, t);
-      cache.append(new_key, values.token_range(t, 1));
-      rope::attention(new_query, cache.keys(), cache.values(), out.token_range(t, 1), attention_options());
+      cache.append<Layout>(keys.token_range(t, 1), values.token_range(t, 1), table);
+      rope::attention<Layout>(queries.token_range(t, 1), cache, out.token_range(t, 1), table,
+                              attention_options());
       if ((t + 1) % 64 == 0 || t + 1 == tokens) {
         std::printf("\r  token by token through kv_cache ... %3d %%",
                     static_cast<int>(100 * (t + 1) / tokens));
@@ -344,15 +325,16 @@ void report_speed() {
   const Index tokens = 4096;
   std::printf("\nSpeed, one thread, (1, %d, %d, %d) float in place; best of 9 interleaved rounds\n",
               static_cast<int>(tokens), static_cast<int>(query_heads), static_cast<int>(head_dim));
-  const rope::frequency_table<float> table(frequencies, tokens);
+  const rope::frequency_table<float> all(frequencies, tokens);
+  const auto table = all.at_channel(first_channel);
   std::vector<float> x(static_cast<std::size_t>(tokens * query_heads * head_dim), 1.0f);
   const auto view = rope::thd(x.data(), tokens, query_heads, head_dim);
   Eigen::Map<Eigen::ArrayXf> flat(x.data(), static_cast<Index>(x.size()));
   double scale = 1e9, half = 1e9, pairs = 1e9;
   for (int round = 0; round < 9; ++round) {
     scale = (std::min)(scale, seconds_of([&] { flat *= 1.0000001f; }));
-    half = (std::min)(half, seconds_of([&] { rope::rotate<rope::half_split>(window(view), table); }));
-    pairs = (std::min)(pairs, seconds_of([&] { rope::rotate<rope::interleaved>(window(view), table); }));
+    half = (std::min)(half, seconds_of([&] { rope::rotate<rope::half_split>(view, table); }));
+    pairs = (std::min)(pairs, seconds_of([&] { rope::rotate<rope::interleaved>(view, table); }));
   }
   const auto line = [&](const char* name, double seconds, Index channels) {
     const double heads = static_cast<double>(tokens * query_heads),

@@ -55,19 +55,32 @@ TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[models][model_t
   CHECK(tables.size() == 2);
   for (Index layer = 0; layer < 6; ++layer) {
     CAPTURE(layer);
-    const auto* table = tables.of_layer(layer);
+    const auto table = tables.of_layer(layer);
     REQUIRE(table);
-    CHECK(same(*table, layer % 3 == 2 ? of_full : of_sliding));
-    CHECK(table == tables.of_layer(layer % 3));
-    CHECK(table == &tables.of_group(layer % 3 == 2 ? 0 : 1));
+    CHECK(same(table->table(), layer % 3 == 2 ? of_full : of_sliding));
+    CHECK(table->first_channel() == 0);
+    CHECK(&table->table() == &tables.of_layer(layer % 3)->table());
+    CHECK(&table->table() == &tables.of_group(layer % 3 == 2 ? 0 : 1).table());
   }
   const model_tables<TestType> range(gemma(full, sliding), -5, 7);
-  CHECK(same(*range.of_layer(2), frequency_table<TestType>(full, -5, 7)));
+  CHECK(same(range.of_layer(2)->table(), frequency_table<TestType>(full, -5, 7)));
 }
 
 TEST_CASE("tables are of float by default", "[models][model_tables]") {
   const model_tables tables(gemma(frequencies(8), frequencies(8, 1e5)), 2);
   STATIC_REQUIRE(std::is_same_v<decltype(tables), const model_tables<float>>);
+}
+
+TEST_CASE("a table comes at the channel that its layer turns from, also where groups share it",
+          "[models][model_tables]") {
+  rope::model_rope model = gemma(frequencies(8), frequencies(8));
+  model.groups[0].first_channel = 128;
+  const model_tables tables(model, 4);
+  CHECK(tables.size() == 1);
+  CHECK(tables.of_group(0).first_channel() == 128);
+  CHECK(tables.of_layer(2)->first_channel() == 128);
+  CHECK(tables.of_layer(0)->first_channel() == 0);
+  CHECK(&tables.of_layer(0)->table() == &tables.of_layer(2)->table());
 }
 
 TEST_CASE("groups of one schedule share a table too, and nearly equal ones do not",
@@ -83,7 +96,7 @@ TEST_CASE("a layer that does not rotate has no table", "[models][model_tables]")
   auto model = gemma(frequencies(8), frequencies(8, 1e5));
   model.layers_without_rope = {1, 4};
   const model_tables<> tables(model, 4);
-  for (Index layer = 0; layer < 6; ++layer) CHECK((tables.of_layer(layer) == nullptr) == (layer % 3 == 1));
+  for (Index layer = 0; layer < 6; ++layer) CHECK(tables.of_layer(layer).has_value() == (layer % 3 != 1));
 }
 
 TEST_CASE("a model of one group has its table for every layer", "[models][model_tables]") {
@@ -91,12 +104,12 @@ TEST_CASE("a model of one group has its table for every layer", "[models][model_
       .source = "test", .architecture = "test", .groups = {group_of("", frequencies(8))}};
   model.layers_without_rope = {3};
   const model_tables<> tables(model, 4);
-  CHECK(tables.of_layer(0) == &tables.of_group(0));
-  CHECK(tables.of_layer(1000) == &tables.of_group(0));
-  CHECK(tables.of_layer(3) == nullptr);
+  CHECK(&tables.of_layer(0)->table() == &tables.of_group(0).table());
+  CHECK(&tables.of_layer(1000)->table() == &tables.of_group(0).table());
+  CHECK_FALSE(tables.of_layer(3).has_value());
   // Layers that are counted end somewhere.
   model.layers = std::vector<std::string>(5, "full_attention");
-  CHECK(model_tables<>(model, 4).of_layer(4) != nullptr);
+  CHECK(model_tables<>(model, 4).of_layer(4).has_value());
   CHECK_THROWS_AS(model_tables<>(model, 4).of_layer(5), std::out_of_range);
 }
 

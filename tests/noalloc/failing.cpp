@@ -163,7 +163,7 @@ TEST_CASE("the tables of a model whose assignment fails stay those of that model
   check_assignment(to, from, [](const auto& a, const auto& b) {
     if (a.size() != b.size()) return false;
     for (Index layer = 0; layer < a.size(); ++layer)
-      if (!same_table(*a.of_layer(layer), *b.of_layer(layer))) return false;
+      if (!same_table(a.of_layer(layer)->table(), b.of_layer(layer)->table())) return false;
     return true;
   });
   rope::model_tables<float> tables = to;

@@ -34,7 +34,7 @@ struct named_number {
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
 /// turn:
 ///
-///     rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
+///     rotate<Layout>(view, table.at_channel(group.first_channel));
 struct layer_group {
   std::string
       layer_type;      // "full_attention", "sliding_attention", ...; empty if the group is the whole model

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::find
 #include <concepts>   // std::integral
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -12,6 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/model_rope.hpp>
+#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The tables of a whole model, held together.
@@ -24,9 +26,9 @@ inline namespace ROPE_ABI {
 ///
 ///     const model_rope model = import_hugging_face(json);
 ///     const model_tables tables(model, 8192);
-///     if (const auto* table = tables.of_layer(layer))  // none: the layer does not rotate
+///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
 ///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(queries, *table);
+///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
 ///       });
 ///
 /// \tparam S  float or double: the type of an entry
@@ -59,31 +61,37 @@ class model_tables {
   /// Number of tables.
   Index size() const { return static_cast<Index>(tables_.size()); }
 
-  /// The table of a layer, or nullptr if the layer does not rotate. Valid while this object lives.
+  /// The table of a layer, placed at the first channel that turns, or nothing if the layer does not rotate.
+  /// Valid while this object lives and is not assigned to.
   ///
   /// Throws:  std::out_of_range if the model does not say of which type the layer is
-  const frequency_table<S>* of_layer(Index layer) const {
-    if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return nullptr;
-    if (layer >= 0 && group_of_layer_.empty() && table_of_group_.size() == 1) return &of_group(0);
+  std::optional<placed_table<S>> of_layer(Index layer) const {
+    if (std::find(without_.begin(), without_.end(), layer) != without_.end()) return std::nullopt;
+    if (layer >= 0 && group_of_layer_.empty() && place_of_group_.size() == 1) return of_group(0);
     if (layer < 0 || layer >= static_cast<Index>(group_of_layer_.size()) ||
         group_of_layer_[static_cast<std::size_t>(layer)] == unknown)
       ROPE_THROW(std::out_of_range, detail::message("model_tables: the model does not say how layer ", layer,
                                                     " rotates; it has ", group_of_layer_.size(), " layers"));
-    return &tables_[table_of_group_[group_of_layer_[static_cast<std::size_t>(layer)]]];
+    return of_group(static_cast<Index>(group_of_layer_[static_cast<std::size_t>(layer)]));
   }
 
-  /// The table of a group of layers, by its number in model_rope::groups.
+  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
   ///
   /// Throws:  std::out_of_range
-  const frequency_table<S>& of_group(Index group) const {
-    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
+  placed_table<S> of_group(Index group) const {
+    if (group < 0 || group >= static_cast<Index>(place_of_group_.size()))
       ROPE_THROW(std::out_of_range, detail::message("model_tables: group must be in [0, ",
-                                                    table_of_group_.size(), "), got ", group));
-    return tables_[table_of_group_[static_cast<std::size_t>(group)]];
+                                                    place_of_group_.size(), "), got ", group));
+    const place& at = place_of_group_[static_cast<std::size_t>(group)];
+    return tables_[at.table].at_channel(at.first_channel);
   }
 
  private:
   static constexpr std::size_t unknown = static_cast<std::size_t>(-1);
+  struct place {
+    std::size_t table;
+    Index first_channel;
+  };
 
   explicit model_tables(const model_rope& model) : without_(model.layers_without_rope) {
     if (model.groups.empty())
@@ -105,14 +113,14 @@ class model_tables {
         return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
                detail::equal(table.attention_factor(), f.attention_factor());
       });
-      table_of_group_.push_back(static_cast<std::size_t>(alike - tables_.begin()));
+      place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});
       if (alike == tables_.end()) tables_.push_back(make(f));
     }
   }
 
   std::vector<Index> without_;
   std::vector<std::size_t> group_of_layer_;  // empty if the model does not name the types of its layers
-  std::vector<std::size_t> table_of_group_;
+  std::vector<place> place_of_group_;
   std::vector<frequency_table<S>> tables_;
 };
 

@@ -17,7 +17,7 @@ TEST_CASE("calls of the pages: models", "[models]") {
   const rope::layer_group* group = model.group_of_layer(0);        // nullptr: this layer does not rotate
   const rope::frequency_table table(group->frequencies, 8192);     // model_tables keeps one per group
   rope::with_layout(group->layout, [&](auto layout) {              // an enum, to the type that rotate takes
-    rope::rotate<decltype(layout)>(q.channels(group->first_channel, group->rotary_dim()), table);
+    rope::rotate<decltype(layout)>(q, table.at_channel(group->first_channel));
   });
   options = model.attention_of_layer(0);  // window, scale, softcap, causal or not
 

@@ -58,16 +58,17 @@ TEST_CASE("the comments of models show their use", "[models]") {
   {
     const model_rope model = import_hugging_face(json);
     const model_tables tables(model, 8192);
-    if (const auto* table = tables.of_layer(layer))  // none: the layer does not rotate
-      with_layout(model.group_of_layer(layer)->layout,
-                  [&](auto layout) { rotate<decltype(layout)>(queries, *table); });
+    if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
+      with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
+        rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
+      });
     CHECK(*queries.at(0, 1, 0) != 1);
   }
   using Layout = half_split;
   const model_rope model = import_hugging_face(json);
   const layer_group& group = model.groups[0];
   const frequency_table table(group.frequencies, 20);
-  rotate<Layout>(view.channels(group.first_channel, group.frequencies.rotary_dim()), table);
+  rotate<Layout>(view, table.at_channel(group.first_channel));
 
   std::ostringstream printed;
   std::streambuf* before = std::cout.rdbuf(printed.rdbuf());
