@@ -64,7 +64,7 @@ class decode_split {
         split_(split),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_(turn_of(call)) {
+        turn_((std::min)(turn_of(call), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
@@ -95,8 +95,8 @@ class decode_split {
     for (Index kv = 0; kv < heads; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
-        const stream_ahead after = last_tile ? ahead_from(call_.k, last_head ? kv : kv + at_once, begin)
-                                             : ahead_from(call_.k, kv, tile + shape::tile);
+        const key_place after =
+            last_tile ? key_place{last_head ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
         attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
       }
   }
@@ -113,10 +113,19 @@ class decode_split {
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
+  struct key_place {
+    Index kv, token;
+  };
+
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
-  stream_ahead ahead_from(const head_view<const C>& x, Index kv, Index token) const {
+  stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
     const Index heads = heads_at_once(call_);
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
+  }
+
+  /// The end of the turn that begins with key j of a tile: its keys are at regular strides.
+  Index turn_end(Index begin, Index j, const tile_range& hull) const {
+    return j + (std::min)((std::min)(turn_, call_.k.run_from(begin + j)), hull.last - j);
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
@@ -144,31 +153,40 @@ class decode_split {
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
-  /// \param after  what is read after this tile
-  void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
+  /// \param after  the keys that are read after this tile
+  void attend_tile(Index head, Index heads, Index begin, Index count, const key_place& after) {
     const tile_range hull =
         strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
     if (hull.empty()) return;
-    for (Index j = hull.first; j < hull.last; j += turn_) {
-      const bool last = j + turn_ >= hull.last;
-      stream_ahead ahead =
-          last ? ahead_from(call_.v, head, begin + hull.first) : ahead_from(call_.k, head, begin + j + turn_);
-      for (Index kv = head; kv < head + heads; ++kv)
-        score(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    for (Index j = hull.first, next; j < hull.last; j = next) {
+      next = turn_end(begin, j, hull);
+      const token_source<C>& x = next == hull.last ? call_.v : call_.k;
+      const Index token = begin + (next == hull.last ? hull.first : next);
+      stream_ahead ahead = ahead_from(x, head, token);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        ahead.continues_with(x.at(b_, token, kv));
+        score(kv, begin, {j, next}, ahead);
+      }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
       careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
       if (careful_[kv])
-        add_visible_values(kv, begin, hull, softmax);
+        add_visible_values(kv, begin, softmax);
       else
         shrink(kv, softmax.shrink());
     }
-    for (Index j = hull.first; j < hull.last; j += turn_) {
-      stream_ahead ahead = j + turn_ >= hull.last ? after : ahead_from(call_.v, head, begin + j + turn_);
-      for (Index kv = head; kv < head + heads; ++kv)
-        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    for (Index j = hull.first, next; j < hull.last; j = next) {
+      next = turn_end(begin, j, hull);
+      const bool last = next == hull.last;
+      const token_source<C>& x = last ? call_.k : call_.v;
+      const key_place place = last ? after : key_place{head, begin + next};
+      stream_ahead ahead = ahead_from(x, place.kv, place.token);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
+        if (!careful_[kv]) add_values(kv, begin, {j, next}, ahead);
+      }
     }
     for (Index kv = head; kv < head + heads; ++kv)
       if (!careful_[kv]) add_tile_sums(kv);
@@ -207,15 +225,13 @@ class decode_split {
           const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
   }
 
-  void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
-    const auto values =
-        read_values<value_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+  void add_visible_values(Index kv, Index begin, tile_softmax<A>& softmax) {
     A* sums = sums_of(kv);
     for (Index r = 0; r < rows_; ++r)
       softmax.visible_values(
           r, scores_of(kv) + r * shape::tile,
-          [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, call_.v.head_dim,
-          [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+          [&](Index j) { return read_values<value_type>(call_, b_, kv, begin + j, 1, buffers_).rows; },
+          call_.v.head_dim, [&](Index c) -> A& { return sums[r * results_.channels + c]; });
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {

@@ -178,12 +178,15 @@ class prefill_block {
   }
 
   void pack_tile(Index begin, Index count) {
-    for (Index n = 0; n < count; n += shape::width) {
-      const Index here = (std::min)(shape::width, count - n);
+    for (Index n = 0, here; n < count; n += here) {
+      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
+      // are zeros, until the next keys come.
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
       const auto keys =
           read_keys<loadable<typename call_type::turned>>(call_, b_, kv_, begin + n, here, m_.buffers);
-      pack_transposed(keys.rows, keys.stride, here, shape::width, m_.depth, m_.keys + n * m_.depth,
-                      shape::width);
+      pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
+                      m_.keys + (n - column) * m_.depth + column, shape::width);
       const auto values = read_values<loadable<C>>(call_, b_, kv_, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,

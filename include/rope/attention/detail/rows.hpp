@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/simd/infinities.hpp>
@@ -50,7 +51,7 @@ struct attention_call {
   using turned = std::conditional_t<Turn::rotates, T, C>;
 
   head_view<const T> q;
-  head_view<const C> k, v;
+  token_source<C> k, v;
   head_view<T> out;
   visibility rules;
   Turn turn;
@@ -101,10 +102,10 @@ struct row_buffers {
   arithmetic<T>* wide;
 };
 
-/// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
-/// head_dim] with the bits of `rotate`.
-template <class Layout, class T, class S, class Source>
-void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
+/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
+/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
+template <class Layout, class Tokens, class T, class S, class Source>
+void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
                  const placed_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
@@ -112,12 +113,12 @@ void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
-/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
-/// their type if that is `Storage`, else in the arithmetic type.
+/// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
+/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
-  const head_view<const C>& k = call.k;
+  const token_source<C>& k = call.k;
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
@@ -138,7 +139,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count) of key head `kv`, [count, value_dim].
+/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim].
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {

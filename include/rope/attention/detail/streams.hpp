@@ -52,7 +52,7 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 }
 
 /// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart.
+/// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
 class stream_ahead {
  public:
   /// \param tokens  before its use that a line is asked for again
@@ -62,10 +62,25 @@ class stream_ahead {
         left_(row * Index(sizeof(X))),
         row_(left_),
         gap_((stride - row) * Index(sizeof(X))),
-        tokens_(tokens) {}
+        tokens_(tokens) {
+    continues_with(first);
+  }
 
-  /// Tokens from the present one to the one to ask for again.
-  Index tokens() const { return tokens_; }
+  /// The head that is worked on goes on at `first` in what is read after.
+  template <class X>
+  void continues_with(const X* first) {
+    first_ = reinterpret_cast<std::uintptr_t>(first);
+  }
+  /// The address to ask for again while token j of the `count` present `rows` is worked on; `offset` channels
+  /// into a row.
+  template <class X>
+  EIGEN_ALWAYS_INLINE std::uintptr_t again(const row_block<X>& rows, Index j, Index count,
+                                           Index offset) const {
+    const Index token = j + tokens_;
+    return token < count ? address_after(rows.rows, token * rows.stride + offset)
+                         : first_ + static_cast<std::uintptr_t>((token - count) * (row_ + gap_) +
+                                                                offset * Index(sizeof(X)));
+  }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
@@ -77,7 +92,7 @@ class stream_ahead {
   }
 
  private:
-  std::uintptr_t next_;
+  std::uintptr_t next_, first_ = 0;
   Index left_, row_, gap_, tokens_;
 };
 
@@ -104,7 +119,8 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
 /// order of each sum does not depend on how many there are.
 template <class A, int rows, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
-                                     A* scores, stream_ahead* ahead, std::index_sequence<n...> each_key) {
+                                     A* scores, stream_ahead* ahead, std::uintptr_t again,
+                                     std::index_sequence<n...> each_key) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
@@ -115,11 +131,8 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   const auto multiply = [&](Index d) {
     score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
   };
-  std::uintptr_t next = 0, again = 0;
-  if (ahead != nullptr) {
-    next = ahead->take(count * depth * Index(sizeof(K)));
-    again = address_after(keys.rows, ahead->tokens() * keys.stride);
-  }
+  std::uintptr_t next = 0;
+  if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
@@ -154,25 +167,25 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  for (; n + block <= count; n += block)
+  const auto score = [&](auto each_key) {
     score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, std::make_index_sequence<std::size_t(block)>{});
-  for (; n < count; ++n)
-    score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, std::index_sequence<0>{});
+                         scores + n, ahead, ahead == nullptr ? 0 : ahead->again(keys, n, count, 0), each_key);
+  };
+  for (; n + block <= count; n += block) score(std::make_index_sequence<std::size_t(block)>{});
+  for (; n < count; ++n) score(std::index_sequence<0>{});
 }
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
-/// channels.
+/// channels from c on.
 template <class A, int rows, int packets, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, A* sums_in_memory,
-                                     Index sum_stride, stream_ahead* ahead) {
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, Index c,
+                                     A* sums_in_memory, Index sum_stride, stream_ahead* ahead) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V));
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
-  const V* value = values.rows;
+  const V* value = values.rows + c;
   const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>) {
     const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile + j]))...};
@@ -182,8 +195,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Inde
   };
   for (Index j = 0; j < count; ++j, value += values.stride) {
     if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(bytes),
-                           again = address_after(value, ahead->tokens() * values.stride);
+      const std::uintptr_t next = ahead->take(bytes), again = ahead->again(values, j, count, c);
       for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
         prefetch_line(next + line);
         prefetch_line(again + line);
@@ -203,11 +215,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   for (; c + packets * L <= channels; c += packets * L)
-    value_block<A, rows, packets>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
-                                  sum_stride, ahead);
+    value_block<A, rows, packets>(weights, values, count, c, sums + c, sum_stride, ahead);
   for (; c + L <= channels; c += L)
-    value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
-                            sum_stride, ahead);
+    value_block<A, rows, 1>(weights, values, count, c, sums + c, sum_stride, ahead);
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];

@@ -111,14 +111,14 @@ EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index firs
 }
 
 /// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
-/// `padded_count`, which is a multiple of the lanes.
+/// `padded_count`.
 template <class A, class X>
 void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
                      Index packed_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
   for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n);
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
     Index d = 0;
     if (here == L) {
       for (; d + L <= depth; d += L) {
@@ -129,7 +129,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       }
     }
     for (; d < depth; ++d)
-      for (Index i = 0; i < L; ++i)
+      for (Index i = 0; i < columns; ++i)
         packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+#define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+
+#include <cstdint>
+#include <limits>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/integer_list.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
+/// they are.
+class block_table {
+ public:
+  block_table() = default;
+  /// \param blocks  of a sequence; a list that is a vector holds those of one sequence after the other
+  template <whole_number Integer>
+  block_table(const integer_list<Integer>& list, Index blocks)
+      : data_(list.data),
+        row_stride_(list.rows > 1 ? list.row_stride : blocks * list.column_stride),
+        column_stride_(list.column_stride),
+        read_(&read<Integer>) {}
+
+  /// As it stands in the table; one that is no Index is -1.
+  Index page(Index sequence, Index block) const {
+    return read_(data_, sequence * row_stride_ + block * column_stride_);
+  }
+
+ private:
+  template <class Integer>
+  static Index read(const void* data, Index offset) {
+    const std::int64_t page = as_position(static_cast<const Integer*>(data)[offset]);
+    return page >= 0 && page <= std::int64_t{(std::numeric_limits<Index>::max)()} ? static_cast<Index>(page)
+                                                                                  : Index{-1};
+  }
+
+  const void* data_ = nullptr;
+  Index row_stride_ = 0, column_stride_ = 1;
+  Index (*read_)(const void*, Index) = nullptr;
+};
+
+/// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
+/// within a page.
+template <class C>
+struct token_source {
+  Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
+
+  token_source() = default;
+  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
+  token_source(const head_view<const C>& view)
+      : tokens(view.tokens),
+        heads(view.heads),
+        head_dim(view.head_dim),
+        token_stride(view.token_stride),
+        head_stride(view.head_stride),
+        view_(view) {}
+  /// \param pool    [pages, page_size, heads, head_dim]
+  /// \param first   the sequence that is row 0 of the call
+  /// \param length  tokens of the longest row
+  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
+      : token_source(pool) {
+    tokens = length;
+    page_size_ = pool.tokens;
+    blocks_ = blocks;
+    first_ = first;
+  }
+
+  /// [head_dim]
+  const C* at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.at(b, t, h);
+    return view_.at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
+  }
+  /// How many tokens from t on are at regular strides, at least 1.
+  Index run_from(Index t) const {
+    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : page_size_ - t % page_size_;
+  }
+
+ private:
+  head_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;           // 0: no pages
+  block_table blocks_ = {};
+  Index first_ = 0;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
