@@ -8,7 +8,11 @@
 
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/page_attention.hpp>
+#include <rope/cache/page_view.hpp>
+#include <rope/cache/page_writes.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
+#include <rope/cache/turned_keys.hpp>
 
 #endif  // ROPE_CACHE_HPP

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The calls that README.md and include/rope/README.md list, as they list them: tests/readme.cmake.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -151,6 +152,28 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);
+}
+
+TEST_CASE("calls of the pages: memory of your own", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200), from = table, to(frequencies(head_dim, 1e5), 200);
+  const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory, key_memory(kv_heads),
+      value_memory(kv_heads);
+  const auto ragged = [](const head_view<float>& x) {
+    return thd(x.data, x.batch * x.tokens, x.heads, x.head_dim);
+  };
+  const auto q = ragged(q_memory.view), out = ragged(out_memory.view), k = ragged(k_memory.view),
+             v = ragged(v_memory.view), keys = k;
+  const head_view<float> key_pool = key_memory.view, value_pool = value_memory.view;
+  const std::vector<int> blocks = {1, 0}, lengths(2, int(tokens));
+  const std::vector<std::int64_t> offsets = {0, tokens, 2 * tokens};
+  const auto pages = page_view<T>({.keys = key_pool, .values = value_pool}, blocks, lengths);
+  write_pages<Layout>(k, v, pages, table, offsets);
+  attention<Layout>(q, pages, out, table, {.query_offsets = offsets});
+  CHECK(*out.at(0, 0, 0) == 1);
+  const Index n = 1;
+  shift_keys<Layout>(keys, -n, table);
+  rebase_keys<Layout>(pages, from, to);
+  CHECK(std::isfinite(*key_pool.at(0, 0, 0)));
 }
 
 TEST_CASE("calls of the pages: the block", "[house]") {

@@ -2,6 +2,8 @@
 #include <rope/cache.hpp>
 #include <rope/rotation/rotate.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <tuple>
 #include <vector>
 
@@ -90,4 +92,53 @@ TEST_CASE("the comment of ring_cache shows its use", "[cache]") {
   cache.append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
   CHECK(*out.at(0, 0, 0) == 1);
+}
+
+TEST_CASE("the comments of pages show their use", "[cache]") {
+  step s;
+  const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
+  const auto& table = s.table;
+  const Index page_count = 9, page_size = 1, value_dim = head_dim;
+  std::vector<float> keys(page_count * kv_heads * head_dim), values = keys;
+  float *key_pool = keys.data(), *value_pool = values.data();
+  const std::vector<int> blocks = {8, 1, 2, 3, 4, 5}, lengths = {2, 2, 2};
+  const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
+                                .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
+                               blocks, lengths);
+  write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+  attention<Layout>(q, pages, out, table);
+  CHECK(*out.at(0, 0, 0) == 1);
+  const std::vector<std::int64_t> offsets = {0, 2, 3, 4};
+}
+
+TEST_CASE("the comment of attention to pages shows tokens laid end to end", "[cache]") {
+  std::vector<float> memory(4 * kv_heads * head_dim, 1.0f), result = memory;
+  const auto q = thd(memory.data(), 4, kv_heads, head_dim), out = thd(result.data(), 4, kv_heads, head_dim);
+  const std::vector<int> blocks = {1, 0}, lengths = {2, 2};
+  const auto pool = bshd(memory.data(), 2, 2, kv_heads, head_dim);
+  const page_view<float> pages({.keys = pool, .values = pool}, blocks, lengths);
+  const std::vector<std::int64_t> offsets = {0, 2, 4};
+  attention(q, pages, out, {.query_offsets = offsets});
+  CHECK(*out.at(0, 0, 0) == 1);
+}
+
+TEST_CASE("the comments of turned keys show their use", "[cache]") {
+  step s;
+  const auto& table = s.table;
+  const auto keys = s.k;
+  const Index keep = 1, count = 1, dropped = 2;
+  rotate<Layout>(keys, table, 5);
+  shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
+  std::vector<float> expected(kv_heads * head_dim, 1.0f);
+  rotate<Layout>(thd(expected.data(), 1, kv_heads, head_dim), table, 4);
+  CHECK(*keys.at(0, 1, 0) == testing::Approx(expected[0]));
+
+  std::vector<float> pool(200 * kv_heads * head_dim);
+  const auto memory = bshd(pool.data(), 200, 1, kv_heads, head_dim);
+  std::vector<int> blocks(600), lengths(3, 0);
+  for (int i = 0; i < 200; ++i) blocks[static_cast<std::size_t>(400 + i)] = i;
+  lengths[2] = 200;
+  const page_view<float> pages({.keys = memory, .values = memory}, blocks, lengths);
+  shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
+  CHECK(pool[0] == 0);
 }

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_PAGE_VIEW_HPP
+#define ROPE_CACHE_PAGE_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <type_traits>
+
+#include <rope/attention/detail/attend.hpp>  // block_table
+#include <rope/base/integer_list.hpp>
+#include <rope/base/message.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Keys and values in the pages of a pool that the caller owns.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
+/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
+/// and at position t.
+///
+///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
+///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
+///                                  blocks, lengths);
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
+///
+/// \tparam T  a channel type; const where nothing is written
+///
+/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
+template <class T>
+class page_view {
+ public:
+  using value_type = std::remove_const_t<T>;
+
+  /// The pages of a pool, in any order of axes.
+  struct pool {
+    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+  };
+
+  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
+  ///                 entries behind the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
+  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
+  ///
+  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
+  ///          tokens, or blocks are no matrix of as many rows as there are lengths
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
+            key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
+                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
+
+  const head_view<T>& keys() const { return memory_.keys; }
+  const head_view<T>& values() const { return memory_.values; }
+  key_storage storage() const { return storage_; }
+  Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  Index page_size() const { return memory_.keys.tokens; }
+  /// Tokens of a sequence.
+  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  /// The page that holds token t of a sequence, and its place in it.
+  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  Index slot(Index t) const { return t % page_size(); }
+  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  const detail::block_table& blocks() const { return blocks_; }
+
+  /// The tokens of every sequence are in pages of the pool.
+  ///
+  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
+  ///          block that holds tokens names a page beyond the pool
+  void check(const char* function) const {
+    for (Index s = 0; s < sequences(); ++s) {
+      // Not blocks * page_size, which may overflow.
+      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      if (tokens < 0 || used > blocks_of_a_sequence_)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ", tokens,
+                                   " for sequence ", s));
+      for (Index block = 0; block < used; ++block)
+        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
+          ROPE_THROW(std::out_of_range,
+                     detail::message(function, ": block ", block, " of sequence ", s,
+                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
+    }
+  }
+
+ private:
+  void check_memory() const {
+    const head_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_view("page_view", k);
+    detail::check_view("page_view", v);
+    detail::check_memory("page_view", k, v);
+    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
+                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
+                          v.heads, "]"));
+    if (k.tokens == 0)
+      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
+  }
+
+  pool memory_;
+  detail::block_table blocks_;
+  Index blocks_of_a_sequence_ = 0;
+  detail::row_counts lengths_;
+  key_storage storage_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_PAGE_VIEW_HPP

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_PAGE_WRITES_HPP
+#define ROPE_CACHE_PAGE_WRITES_HPP
+
+#include <algorithm>  // std::min
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/cache/detail/cache_memory.hpp>
+#include <rope/cache/detail/key_rotation.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/written_pages.hpp>
+#include <rope/cache/page_view.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>  // the checks of types
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// New keys and values on their way to pages.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Everything that can be wrong with new tokens of pages, found before the first is written.
+template <class K, class V, class T>
+void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
+                       const page_view<T>& pages, const newest_in_pages<T>& newest) {
+  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
+  static_assert(is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+                "write_pages: k and v have the channel type of the pages, or are float where that is a "
+                "16-bit type");
+  check_view(function, k);
+  check_view(function, v);
+  check_memory(function, k, v);
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
+    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
+                                                ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  check_shape("k", k, pages.keys());
+  check_shape("v", v, pages.values());
+  pages.check(function);
+  newest.check(function, k.batch);
+  check_pages_are_own(
+      function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
+}
+
+/// Calls write(sequence, first, count, page, slot) for runs of new tokens that lie in one page each: tokens
+/// [first, first + count) of those of a sequence.
+template <class T, class Threads, class Write>
+void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
+                       const Write& write) {
+  Index tokens = 0;
+  for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
+  const Index bytes =
+      tokens * pages.keys().heads * (pages.keys().head_dim + pages.values().head_dim) * Index(sizeof(T));
+  parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
+    Index before = 0;  // new tokens of the sequences before
+    for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
+      const Index last = (std::min)(end - before, newest.count(s));
+      for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
+        const Index t = newest.start(s) + first, slot = pages.slot(t);
+        count = (std::min)(last - first, pages.page_size() - slot);
+        write(s, first, count, pages.page(s, t), slot);
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+/// Copies the newest keys and values of every sequence to their pages.
+///
+/// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
+///                 pages; or [sequences, tokens, ...] without. Rotated already where the model rotates keys,
+///                 unless the pages hold raw ones
+/// \param v        [..., kv_heads, value_dim]
+/// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  k and v share no element with the pages
+/// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
+///            tokens than its length, offsets do not fit, or a page that is written stands in the table
+///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
+///            a page beyond the pool; the pages are then unchanged
+template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
+          class Threads = this_thread>
+void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
+                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
+  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
+  detail::check_page_writes("write_pages", k, v, pages, newest);
+  detail::for_each_page_run(
+      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
+        const auto to = [&](const head_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
+        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
+      });
+}
+
+/// Rotates copies of new keys by their positions, and writes them and their values to their pages: the bits
+/// of kv_cache::append.
+///
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///
+/// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
+///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
+template <class Layout = detail::unnamed_layout, class K, class V, class T, rotation_table Table,
+          class Threads = this_thread>
+void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
+                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
+  const placed_table rotation = detail::placed(table);
+  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
+  detail::check_page_writes("write_pages", k, v, pages, newest);
+  if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
+  detail::check_rotation<Layout>("write_pages", k, rotation, detail::known_range{newest.range()});
+  detail::for_each_page_run(
+      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
+        const auto to = [&](const head_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
+                                        rotation, detail::contiguous_positions{newest.start(s) + first});
+        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_PAGE_WRITES_HPP

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_TURNED_KEYS_HPP
+#define ROPE_CACHE_TURNED_KEYS_HPP
+
+#include <algorithm>  // std::sort, std::max
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/cache/detail/written_pages.hpp>
+#include <rope/cache/page_view.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/key_turn.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>  // the checks of types
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
+/// keys, with the same bits.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The window of the table lies in the head; positions do not matter.
+template <class Layout, class T, class S>
+void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
+  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
+  check_rotation<Layout>(function, keys, table, known_range{});
+}
+
+inline void check_keys_are_rotated(const char* function, key_storage storage) {
+  if (storage == key_storage::raw)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": raw keys have no angles, read them by other positions or tables instead"));
+}
+
+/// A page with keys in it: the block of a sequence that it is, and how many keys.
+struct used_page {
+  Index page, block, tokens;
+};
+
+/// Calls turn(page, block, tokens) once for every page with keys.
+///
+/// Throws:  std::invalid_argument if a page is different blocks of sequences, before any is turned
+template <class T, class Turn>
+void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
+  const Index size = pages.page_size();
+  Index count = 0;
+  for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
+  struct used_pages {};
+  used_page* used = workspace<used_pages, used_page>(count);
+  count = 0;
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block)
+      used[count++] = {pages.blocks().page(s, block), block,
+                       (std::min)(size, pages.length(s) - block * size)};
+  std::sort(used, used + count, [](const used_page& a, const used_page& b) {
+    return a.page != b.page ? a.page < b.page : a.tokens > b.tokens;
+  });
+  for (Index i = 1; i < count; ++i)
+    if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the keys of a page have one position each; page ", used[i].page,
+                  " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block));
+  for (Index i = 0; i < count; ++i)
+    if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
+}
+
+}  // namespace detail
+
+/// Turns rotated keys to positions that are `delta` more, in place.
+///
+///     k' = R(delta) k,  without the attention_factor, which k has already
+///
+///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
+///
+/// \param keys   [batch, tokens, heads, head_dim], every one of which turns
+/// \param table  that the keys were rotated by; no position has to be in it
+///
+/// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
+///            (source() is not a range of positions); the keys are then unchanged
+/// Accuracy:  that of one more rotation
+/// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
+void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
+  ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
+  const placed_table rotation = detail::placed(table);
+  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  if (delta == 0) return;
+  for (Index b = 0; b < keys.batch; ++b)
+    for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
+}
+
+/// Some tokens of a sequence in pages.
+///
+///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
+struct tokens_in_pages {
+  Index sequence, first, count;
+};
+
+/// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
+///
+/// Throws:  as above; std::out_of_range if there is no such sequence or token, or a block names a page beyond
+///          the pool; std::invalid_argument if the pages hold raw keys, or a page that turns stands in the
+///          table twice; the keys are then unchanged
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
+void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
+                const Table& table) {
+  ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
+  const placed_table rotation = detail::placed(table);
+  const head_view<T> keys = pages.keys();
+  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  detail::check_keys_are_rotated("shift_keys", pages.storage());
+  pages.check("shift_keys");
+  const auto [sequence, first, count] = tokens;
+  if (sequence < 0 || sequence >= pages.sequences())
+    ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
+                                                  "), got ", sequence));
+  const Index length = pages.length(sequence);
+  if (first < 0 || count < 0 || first > length || count > length - first)
+    ROPE_THROW(std::out_of_range, detail::message("shift_keys: tokens must be in [0, ", length, "), got ",
+                                                  count, " from token ", first, " on"));
+  detail::check_pages_are_own(
+      "shift_keys", pages, [&](Index) { return tokens.first; },
+      [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
+  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  if (delta == 0) return;
+  for (Index t = first; t < first + count; ++t)
+    turn.turn(keys, pages.page(sequence, t), pages.slot(t), delta);
+}
+
+/// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
+/// the two angles at each position.
+///
+///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+///
+/// \param keys       [batch, tokens, heads, head_dim]
+/// \param positions  of the keys, as in `rotate`
+///
+/// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
+///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
+/// Accuracy:  that of one more rotation
+template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
+          rotation_table To>
+void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
+  ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
+  const auto source = detail::position_source(positions, keys.tokens);
+  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  source.range("rebase_keys", keys.batch, keys.tokens);
+  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  for (Index t = 0; t < keys.tokens; ++t)
+    for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
+}
+
+/// The same for all keys in pages, those of a shared page once.
+///
+/// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
+///          pages hold raw keys, or a page is different blocks of sequences; the keys are then unchanged
+template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
+void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
+  ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
+  const head_view<T> keys = pages.keys();
+  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  detail::check_keys_are_rotated("rebase_keys", pages.storage());
+  pages.check("rebase_keys");
+  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
+    for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);
+  });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_TURNED_KEYS_HPP

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+// Keys and values in pages are those of caches in one piece, bit for bit: whatever pages the tokens are in, and
+// however prefill, chunks and steps of many sequences go together.
+#include <rope/cache/page_attention.hpp>
+#include <rope/cache/page_writes.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <rope/cache/attention.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+#include "support/own_threads.hpp"
+#include "support/random.hpp"
+
+using namespace rope;
+
+namespace {
+
+/// A pool of pages of NaN, and an engine's books of who has which.
+template <class C, class Id>
+struct engine {
+  Index page_size, pages, kv_heads, head_dim, value_dim, blocks;
+  bool heads_first;
+  std::vector<C> keys, values;
+  std::vector<Id> table;  // [sequences, blocks]; -1 where there is no page
+  std::vector<int> lengths;
+  std::vector<Id> free;
+
+  engine(testing::random& dice, Index sequences, Index longest, Index heads, Index dim, Index value,
+         Index size)
+      : page_size(size),
+        pages(sequences * ((longest + size - 1) / size) + 3),
+        kv_heads(heads),
+        head_dim(dim),
+        value_dim(value),
+        blocks((longest + size - 1) / size),
+        heads_first(dice.integer(0, 1) != 0),
+        keys(static_cast<std::size_t>(pages * size * heads * dim), nan()),
+        values(static_cast<std::size_t>(pages * size * heads * value), nan()),
+        table(static_cast<std::size_t>(sequences * blocks), Id(-1)),
+        lengths(static_cast<std::size_t>(sequences), 0),
+        free(static_cast<std::size_t>(pages)) {
+    std::iota(free.begin(), free.end(), Id(0));
+    for (std::size_t i = free.size(); i > 1; --i)
+      std::swap(free[i - 1],
+                free[static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(i) - 1))]);
+  }
+  static C nan() { return static_cast<C>(std::numeric_limits<float>::quiet_NaN()); }
+
+  /// Gives sequence s pages for `count` more tokens.
+  void grow(Index s, Index count) {
+    int& length = lengths[static_cast<std::size_t>(s)];
+    for (Index block = (length + page_size - 1) / page_size; block * page_size < length + count; ++block) {
+      table[static_cast<std::size_t>(s * blocks + block)] = free.back();
+      free.pop_back();
+    }
+    length += static_cast<int>(count);
+  }
+  head_view<C> pool(std::vector<C>& memory, Index dim) {
+    return heads_first ? bhsd(memory.data(), pages, kv_heads, page_size, dim)
+                       : bshd(memory.data(), pages, page_size, kv_heads, dim);
+  }
+  page_view<C> view(key_storage storage) {
+    return {{.keys = pool(keys, head_dim), .values = pool(values, value_dim)}, table, lengths, storage};
+  }
+};
+
+template <class T>
+bool same(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
+}
+
+/// Sequences that grow by turns of different length, in pages and in a cache each.
+template <class Layout, class T, class C, class Id>
+void check_growing(std::uint64_t seed, key_storage storage) {
+  using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  testing::random dice(seed);
+  const Index sequences = dice.integer(1, 4), longest = dice.integer(1, 3) == 1 ? 1300 : 190;
+  const Index kv_heads = dice.integer(1, 2), heads = kv_heads * dice.integer(1, 3);
+  const Index head_dim = 2 * dice.integer(4, 12), value_dim = dice.integer(1, 20);
+  const Index sizes[] = {1, 3, 16, 64, 100};
+  engine<C, Id> memory(dice, sequences, longest, kv_heads, head_dim, value_dim,
+                       sizes[static_cast<std::size_t>(dice.integer(0, 4))]);
+  CAPTURE(seed, testing::name_of<Layout>, sequences, longest, kv_heads, heads, head_dim, value_dim,
+          memory.page_size, memory.heads_first, storage == key_storage::raw);
+  const frequency_table<S> all(frequencies(head_dim - 2, 100.0), longest);
+  const auto table = all.at_channel(dice.integer(0, 2));
+  std::vector<float> sink_logits(static_cast<std::size_t>(heads), 0.5f);
+  attention_options options = {.window = dice.integer(0, 1) * dice.integer(1, longest),
+                               .softcap = dice.integer(0, 1) != 0 ? 15.0 : 0.0,
+                               .sinks = dice.integer(0, 3)};
+  if (dice.integer(0, 1) != 0) options.sink_logits = sink_logits;
+  std::vector<kv_cache<C>> caches;
+  for (Index s = 0; s < sequences; ++s)
+    caches.emplace_back(1, longest, kv_heads, head_dim, value_dim, storage);
+
+  for (int turn = 0; turn < 4; ++turn) {
+    // Some sequences have a prompt or a chunk of one, some one new token, some none.
+    std::vector<std::int64_t> offsets = {0};
+    for (Index s = 0; s < sequences; ++s) {
+      const Index room = longest - memory.lengths[static_cast<std::size_t>(s)];
+      const Index wish = dice.integer(0, 2) == 0 ? dice.integer(0, longest / 2) : dice.integer(0, 1);
+      const Index count = std::min(room, turn == 0 ? std::max<Index>(wish, 1) : wish);
+      memory.grow(s, count);
+      offsets.push_back(offsets.back() + count);
+    }
+    const auto tokens = static_cast<Index>(offsets.back());
+    auto q = testing::random_channels<T>(tokens * heads * head_dim, static_cast<std::uint32_t>(dice.bits()));
+    auto k = testing::random_channels<T>(tokens * kv_heads * head_dim,
+                                         static_cast<std::uint32_t>(dice.bits())),
+         v = testing::random_channels<T>(tokens * kv_heads * value_dim,
+                                         static_cast<std::uint32_t>(dice.bits()));
+    const auto queries = thd(q.data(), tokens, heads, head_dim);
+    const auto new_keys = thd(k.data(), tokens, kv_heads, head_dim);
+    const auto new_values = thd(v.data(), tokens, kv_heads, value_dim);
+    std::vector<T> out(static_cast<std::size_t>(tokens * heads * value_dim), T(-99)), expected = out;
+    std::vector<double> sums(static_cast<std::size_t>(tokens * heads), -99), expected_sums = sums;
+
+    const auto pages = memory.view(storage);
+    attention_options ragged = options;
+    ragged.query_offsets = offsets;
+    ragged.log_sum_exp = sums;
+    const testing::own_threads two(2);
+    if (storage == key_storage::raw)
+      write_pages(new_keys, new_values, pages, offsets, two);
+    else
+      write_pages<Layout>(new_keys, new_values, pages, table, offsets, two);
+    attention<Layout>(queries, pages, thd(out.data(), tokens, heads, value_dim), table, ragged, two);
+
+    for (Index s = 0; s < sequences; ++s) {
+      const auto at = static_cast<std::size_t>(s);
+      const Index first = offsets[at], count = offsets[at + 1] - offsets[at];
+      if (count == 0) continue;
+      const auto part = [&](const auto& of) { return of.token_range(first, count); };
+      if (storage == key_storage::raw)
+        caches[at].append(part(new_keys), part(new_values));
+      else
+        caches[at].template append<Layout>(part(new_keys), part(new_values), table);
+      attention_options own = options;
+      own.log_sum_exp =
+          std::span(expected_sums)
+              .subspan(static_cast<std::size_t>(first * heads), static_cast<std::size_t>(count * heads));
+      attention<Layout>(part(queries), caches[at], part(thd(expected.data(), tokens, heads, value_dim)),
+                        table, own);
+      // What is stored.
+      for (Index t = first; t < first + count; ++t) {
+        const Index place = memory.lengths[at] - count + (t - first);
+        const auto page = pages.keys().batch_range(pages.page(s, place), 1).token_range(pages.slot(place), 1);
+        CHECK(testing::same_heads(page, caches[at].keys().token_range(place, 1)));
+      }
+    }
+    CHECK(same(out, expected));
+    CHECK(sums == expected_sums);
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("sequences in pages attend as each would alone, bit for bit", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  for (std::uint64_t seed = 900; seed < 912; ++seed) {
+    check_growing<half_split, TestType, TestType, std::int32_t>(seed, key_storage::rotated);
+    check_growing<interleaved, TestType, TestType, std::int64_t>(seed, key_storage::raw);
+  }
+}
+
+TEST_CASE("pages of 16 bits are widened as caches of 16 bits are", "[cache]") {
+  for (std::uint64_t seed = 950; seed < 960; ++seed) {
+    check_growing<interleaved, float, Eigen::bfloat16, std::uint16_t>(seed, key_storage::rotated);
+    check_growing<half_split, float, Eigen::half, std::int32_t>(seed, key_storage::raw);
+  }
+}
+
+TEST_CASE("a shared prefix is one page in two tables", "[cache]") {
+  const Index page_size = 4, kv_heads = 2, heads = 4, dim = 8;
+  std::vector<float> keys = testing::random_channels<float>(5 * page_size * kv_heads * dim, 3),
+                     values = testing::random_channels<float>(5 * page_size * kv_heads * dim, 4);
+  // Sequences 0 and 1 share page 2 as tokens 0 .. 3; sequence 2 has what they have in pages of its own.
+  const int blocks[3][2] = {{2, 0}, {2, 4}, {3, 1}};
+  const std::vector<std::size_t> lengths = {7, 6, 7};
+  const auto copy = [&](std::vector<float>& memory, Index from, Index to) {
+    std::copy_n(memory.begin() + from * page_size * kv_heads * dim, page_size * kv_heads * dim,
+                memory.begin() + to * page_size * kv_heads * dim);
+  };
+  for (auto* memory : {&keys, &values}) {
+    copy(*memory, 2, 3);
+    copy(*memory, 0, 1);
+  }
+  const Eigen::Map<const Eigen::Array<int, 3, 2, Eigen::RowMajor>> table(&blocks[0][0]);
+  const page_view<const float> pages(
+      {.keys = bshd<const float>(keys.data(), 5, page_size, kv_heads, dim),
+       .values = bshd<const float>(values.data(), 5, page_size, kv_heads, dim)},
+      table, lengths);
+  const auto one = testing::random_channels<float>(heads * dim, 5);
+  std::vector<float> q, out(static_cast<std::size_t>(3 * heads * dim));
+  for (int s = 0; s < 3; ++s) q.insert(q.end(), one.begin(), one.end());
+  attention(bshd<const float>(q.data(), 3, 1, heads, dim), pages, bshd(out.data(), 3, 1, heads, dim));
+  const auto row = [&](Index s) {
+    return std::vector<float>(out.begin() + s * heads * dim, out.begin() + (s + 1) * heads * dim);
+  };
+  CHECK(same(row(0), row(2)));
+  CHECK_FALSE(same(row(0), row(1)));
+}
+
+TEST_CASE("a mask of a row per sequence hides keys in pages, as a tree of drafts needs", "[cache]") {
+  // Sequence 0: 5 tokens and a tree of 3 drafts after it, whose last two are alternatives.
+  const Index page_size = 3, dim = 8, length = 8;
+  const auto keys = testing::random_channels<float>(3 * page_size * dim, 3),
+             values = testing::random_channels<float>(3 * page_size * dim, 4),
+             q = testing::random_channels<float>(3 * dim, 5);
+  const std::vector<int> blocks = {0, 1, 2}, lengths = {length};
+  const page_view<const float> pages(
+      {.keys = bshd(keys.data(), 3, page_size, 1, dim), .values = bshd(values.data(), 3, page_size, 1, dim)},
+      blocks, lengths);
+  Eigen::Array<bool, 3, 8, Eigen::RowMajor> tree;
+  tree.setConstant(true);
+  tree(2, 6) = false;  // the third draft does not see the second
+  std::vector<float> out(3 * dim, -9), expected(3 * dim, -9);
+  attention(bshd(q.data(), 1, 3, 1, dim), pages, bshd(out.data(), 1, 3, 1, dim),
+            {.mask = score_matrix(tree.data(), 1, 1, 3, length)});
+  attention(bshd(q.data(), 1, 3, 1, dim), bshd(keys.data(), 1, length, 1, dim),
+            bshd(values.data(), 1, length, 1, dim), bshd(expected.data(), 1, 3, 1, dim),
+            {.mask = score_matrix(tree.data(), 1, 1, 3, length)});
+  CHECK(same(out, expected));
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What it writes: tests/cache/laws/pages.test.cpp.
+#include <rope/cache/page_writes.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <rope/tables/table.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+TEST_CASE("wrong writes to pages are refused and write nothing", "[cache]") {
+  constexpr Index page_size = 4, heads = 2, dim = 8, value_dim = 5;
+  std::vector<float> keys(6 * page_size * heads * dim, 7), values(6 * page_size * heads * value_dim, 7);
+  const auto k = testing::random_channels<float>(3 * heads * dim, 1),
+             v = testing::random_channels<float>(3 * heads * value_dim, 2);
+  std::vector<std::int64_t> lengths = {6, 5}, blocks = {3, 1, 0, 2}, offsets = {0, 2, 3};
+  const auto pages_of = [&](key_storage storage) {
+    return page_view<float>({.keys = bshd(keys.data(), 6, page_size, heads, dim),
+                             .values = bshd(values.data(), 6, page_size, heads, value_dim)},
+                            blocks, lengths, storage);
+  };
+  const auto pages = pages_of(key_storage::rotated);
+  const frequency_table<float> table(frequencies(dim), 6), short_table(frequencies(dim), 5);
+  const auto new_keys = thd(k.data(), 3, heads, dim);
+  const auto new_values = thd(v.data(), 3, heads, value_dim);
+  const auto write = [&] { write_pages(new_keys, new_values, pages, offsets); };
+  const auto write_rotated = [&] { write_pages<half_split>(new_keys, new_values, pages, table, offsets); };
+  const auto untouched = [&] {
+    return keys == std::vector<float>(keys.size(), 7) && values == std::vector<float>(values.size(), 7);
+  };
+  const auto refuses = [&](const auto& call, const char* text) {
+    return throws_saying<std::invalid_argument>(call, "write_pages: ", text) && untouched();
+  };
+  CHECK(
+      refuses([&] { write_pages(new_keys, new_values, pages); }, "a row for each of the 2 sequences, got 1"));
+  CHECK(refuses([&] { write_pages(new_keys.channels(0, 7), new_values, pages, offsets); },
+                "k must be [1, 3, 2, 8], got [1, 3, 2, 7]"));
+  CHECK(refuses([&] { write_pages(new_keys, new_values.token_range(0, 2), pages, offsets); },
+                "v must be [1, 3, 2, 5], got [1, 2, 2, 5]"));
+  for (const auto& call : {std::function<void()>(write), std::function<void()>(write_rotated)}) {
+    lengths = {1, 5};
+    CHECK(refuses(call, "lengths include the new tokens: sequence 0 has a length of 1 and 2 new tokens"));
+    lengths = {6, 9};
+    CHECK(refuses(call, "0 to 2 * 4 tokens, got 9"));
+    lengths = {6, 5};
+    blocks[1] = -1;
+    CHECK(throws_saying<std::out_of_range>(call, "block 1 of sequence 0 must be a page in [0, 6), got -1"));
+    blocks = {3, 1, 0, 1};  // the page of the newest tokens of both
+    CHECK(refuses(call, "a page that is written must belong to one sequence; page 1"));
+    blocks = {3, 1, 1, 2};  // that of sequence 0, and old tokens of sequence 1
+    CHECK(refuses(call, "page 1 stands in the table twice"));
+    blocks = {1, 1, 0, 2};  // twice in one sequence
+    CHECK(refuses(call, "page 1 stands in the table twice"));
+    blocks = {3, 1, 0, 2};
+  }
+  CHECK(throws_saying<std::out_of_range>(
+      [&] { write_pages<half_split>(new_keys, new_values, pages, short_table, offsets); },
+      "write_pages: position 5 is outside the table's [0, 5)"));
+  CHECK(refuses([&] { write_pages<half_split>(new_keys, new_values, pages, table.at_channel(1), offsets); },
+                "the 8 channels from channel 1"));
+  CHECK(refuses(
+      [&] { write_pages<half_split>(new_keys, new_values, pages_of(key_storage::raw), table, offsets); },
+      "raw keys are rotated when they are read"));
+  CHECK(untouched());
+  blocks = {3, 1, 3, 2};  // a shared prefix is no obstacle
+  write_rotated();
+  CHECK_FALSE(untouched());
+}
