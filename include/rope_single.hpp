@@ -1683,6 +1683,301 @@ class block_keys {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+#define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+
+#include <cstdint>
+#include <limits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_VIEW_HPP
+#define ROPE_ROTATION_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+
+/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+///
+/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
+/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+template <class T>
+concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+    std::same_as<T, Eigen::bfloat16>;
+
+/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+///
+///     data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
+///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
+///
+/// \tparam T  a channel type, const for inputs
+///
+/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
+///            elements.
+template <class T>
+struct head_view {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  using value_type = std::remove_const_t<T>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+
+  /// The channels of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator head_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+  }
+
+  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
+  head_view channels(Index first, Index count) const {
+    check_window("channels", first, count, head_dim);
+    head_view window = *this;
+    window.data += first;
+    window.head_dim = count;
+    return window;
+  }
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  head_view batch_range(Index first, Index count) const {
+    check_window("batch_range", first, count, batch);
+    head_view window = *this;
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  head_view head_range(Index first, Index count) const {
+    check_window("head_range", first, count, heads);
+    head_view window = *this;
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  head_view token_range(Index first, Index count) const {
+    check_window("token_range", first, count, tokens);
+    head_view window = *this;
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+
+ private:
+  static void check_window(const char* name, Index first, Index count, Index extent) {
+    if (first < 0 || count < 0 || first > extent || count > extent - first)
+      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
+                                                    count, " must stay inside [0, ", extent, ")"));
+  }
+};
+
+namespace detail {
+
+/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
+/// most when T stores it, and what T stores is read exactly.
+template <class X, class T>
+inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
+                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+
+/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
+/// can hold; an extent of 0 does not hide the others.
+constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
+  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
+                           (std::max)(d, Index{1})};
+  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
+}
+
+template <class T>
+void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
+  if (a < 0 || b < 0 || c < 0 || d < 0)
+    ROPE_THROW(std::invalid_argument,
+               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
+  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
+    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
+                                          b, ", ", c, ", ", d, "]"));
+}
+
+}  // namespace detail
+
+/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
+template <class T>
+head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
+template <class T>
+head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
+}
+
+/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
+template <class T>
+head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
+}
+
+/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
+template <class T>
+head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+
+/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
+/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
+/// the three below.
+template <class X>
+requires detail::tensor<X, 4>
+auto bshd(X&& x) {
+  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto bhsd(X&& x) {
+  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 4>
+auto sbhd(X&& x) {
+  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
+              detail::extent<3>(x));
+}
+template <class X>
+requires detail::tensor<X, 3>
+auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
+
+/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
+/// returns.
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the columns
+template <class Matrix>
+requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
+auto thd(Matrix&& matrix, Index heads) {
+  using type = std::remove_cvref_t<Matrix>;
+  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
+                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
+  if (heads <= 0 || matrix.cols() % heads != 0)
+    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
+                                                      matrix.cols(), " columns of the matrix, got ", heads));
+  auto* data = matrix.data();
+  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
+  return head_view<std::remove_pointer_t<decltype(data)>>{
+      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_VIEW_HPP
+
+/// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
+/// they are.
+class block_table {
+ public:
+  block_table() = default;
+  /// \param blocks  of a sequence; a list that is a vector holds those of one sequence after the other
+  template <whole_number Integer>
+  block_table(const integer_list<Integer>& list, Index blocks)
+      : data_(list.data),
+        row_stride_(list.rows > 1 ? list.row_stride : blocks * list.column_stride),
+        column_stride_(list.column_stride),
+        read_(&read<Integer>) {}
+
+  /// As it stands in the table; one that is no Index is -1.
+  Index page(Index sequence, Index block) const {
+    return read_(data_, sequence * row_stride_ + block * column_stride_);
+  }
+
+ private:
+  template <class Integer>
+  static Index read(const void* data, Index offset) {
+    const std::int64_t page = as_position(static_cast<const Integer*>(data)[offset]);
+    return page >= 0 && page <= std::int64_t{(std::numeric_limits<Index>::max)()} ? static_cast<Index>(page)
+                                                                                  : Index{-1};
+  }
+
+  const void* data_ = nullptr;
+  Index row_stride_ = 0, column_stride_ = 1;
+  Index (*read_)(const void*, Index) = nullptr;
+};
+
+/// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
+/// within a page.
+template <class C>
+struct token_source {
+  Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
+
+  token_source() = default;
+  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
+  token_source(const head_view<const C>& view)
+      : tokens(view.tokens),
+        heads(view.heads),
+        head_dim(view.head_dim),
+        token_stride(view.token_stride),
+        head_stride(view.head_stride),
+        view_(view) {}
+  /// \param pool    [pages, page_size, heads, head_dim]
+  /// \param first   the sequence that is row 0 of the call
+  /// \param length  tokens of the longest row
+  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
+      : token_source(pool) {
+    tokens = length;
+    page_size_ = pool.tokens;
+    blocks_ = blocks;
+    first_ = first;
+  }
+
+  /// [head_dim]
+  const C* at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.at(b, t, h);
+    return view_.at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
+  }
+  /// How many tokens from t on are at regular strides, at least 1.
+  Index run_from(Index t) const {
+    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : page_size_ - t % page_size_;
+  }
+
+ private:
+  head_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;           // 0: no pages
+  block_table blocks_ = {};
+  Index first_ = 0;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_CHANNELS_HPP
 #define ROPE_BASE_CHANNELS_HPP
 
@@ -3199,208 +3494,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_VIEW_HPP
-#define ROPE_ROTATION_VIEW_HPP
-
-#include <algorithm>  // std::max
-#include <concepts>
-#include <limits>
-#include <type_traits>
-
-
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
-///
-/// The four letters of a factory name the axes from the slowest to the fastest in memory: B batch, S tokens
-/// of a sequence, H heads, D channels of a head; T is the tokens of a ragged batch laid end to end.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
-template <class T>
-concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-    std::same_as<T, Eigen::bfloat16>;
-
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
-///
-///     data[b * batch_stride + t * token_stride + h * head_stride + d]
-///
-///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
-///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
-///
-/// \tparam T  a channel type, const for inputs
-///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
-template <class T>
-struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
-  using value_type = std::remove_const_t<T>;
-
-  T* data;
-  Index batch, tokens, heads, head_dim;
-  Index batch_stride, token_stride, head_stride;
-
-  /// The channels of one head of one token, [head_dim].
-  T* at(Index b, Index t, Index h) const {
-    return data + b * batch_stride + t * token_stride + h * head_stride;
-  }
-
-  /// Number of channels in the view.
-  Index size() const { return batch * tokens * heads * head_dim; }
-
-  /// The same memory, read only.
-  operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
-  }
-
-  /// Channels [first, first + count) of every head.  Throws: std::out_of_range
-  head_view channels(Index first, Index count) const {
-    check_window("channels", first, count, head_dim);
-    head_view window = *this;
-    window.data += first;
-    window.head_dim = count;
-    return window;
-  }
-  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
-  head_view batch_range(Index first, Index count) const {
-    check_window("batch_range", first, count, batch);
-    head_view window = *this;
-    window.data += first * batch_stride;
-    window.batch = count;
-    return window;
-  }
-  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
-  head_view head_range(Index first, Index count) const {
-    check_window("head_range", first, count, heads);
-    head_view window = *this;
-    window.data += first * head_stride;
-    window.heads = count;
-    return window;
-  }
-  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
-  head_view token_range(Index first, Index count) const {
-    check_window("token_range", first, count, tokens);
-    head_view window = *this;
-    window.data += first * token_stride;
-    window.tokens = count;
-    return window;
-  }
-
- private:
-  static void check_window(const char* name, Index first, Index count, Index extent) {
-    if (first < 0 || count < 0 || first > extent || count > extent - first)
-      ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
-                                                    count, " must stay inside [0, ", extent, ")"));
-  }
-};
-
-namespace detail {
-
-/// Whether X is the channel type T, or float where T has 16 bits: what is computed in X is rounded once at
-/// most when T stores it, and what T stores is read exactly.
-template <class X, class T>
-inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
-                                     (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-
-/// Whether every product of some of the extents, in elements of `bytes` each, is a number of bytes that Index
-/// can hold; an extent of 0 does not hide the others.
-constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  const Index extents[] = {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}),
-                           (std::max)(d, Index{1})};
-  return product_fits(extents, (std::numeric_limits<Index>::max)() / bytes);
-}
-
-template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d) {
-  if (a < 0 || b < 0 || c < 0 || d < 0)
-    ROPE_THROW(std::invalid_argument,
-               message(name, ": extents must not be negative, got [", a, ", ", b, ", ", c, ", ", d, "]"));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    ROPE_THROW(std::length_error, message(name, ": extents must not exceed the address space, got [", a, ", ",
-                                          b, ", ", c, ", ", d, "]"));
-}
-
-}  // namespace detail
-
-/// [batch, tokens, heads, head_dim], contiguous: the usual activation order of a transformer.
-template <class T>
-head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// [batch, heads, tokens, head_dim], contiguous: the order of attention kernels and caches.
-template <class T>
-head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
-}
-
-/// [tokens, batch, heads, head_dim], contiguous: the order of Megatron and Transformer Engine.
-template <class T>
-head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
-  return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
-}
-
-/// [tokens, heads, head_dim], contiguous: one sequence, or the tokens of many laid end to end.
-template <class T>
-head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
-  return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
-}
-
-/// An Eigen::Tensor or TensorMap of rank 4. The letters name the axes from slowest to fastest in memory, so a
-/// row-major tensor (B, S, H, D) and a column-major tensor (D, H, S, B) are both `bshd`. The same holds for
-/// the three below.
-template <class X>
-requires detail::tensor<X, 4>
-auto bshd(X&& x) {
-  return bshd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto bhsd(X&& x) {
-  return bhsd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 4>
-auto sbhd(X&& x) {
-  return sbhd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x),
-              detail::extent<3>(x));
-}
-template <class X>
-requires detail::tensor<X, 3>
-auto thd(X&& x) { return thd(x.data(), detail::extent<0>(x), detail::extent<1>(x), detail::extent<2>(x)); }
-
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map or Block of one: what a projection layer
-/// returns.
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the columns
-template <class Matrix>
-requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::DenseBase<std::remove_cvref_t<Matrix>>>
-auto thd(Matrix&& matrix, Index heads) {
-  using type = std::remove_cvref_t<Matrix>;
-  static_assert(bool(type::IsRowMajor) && int(type::InnerStrideAtCompileTime) == 1,
-                "thd: the matrix must be row-major with contiguous rows: [tokens, heads * head_dim]");
-  if (heads <= 0 || matrix.cols() % heads != 0)
-    ROPE_THROW(std::invalid_argument, detail::message("thd: heads must be positive and divide the ",
-                                                      matrix.cols(), " columns of the matrix, got ", heads));
-  auto* data = matrix.data();
-  const Index head_dim = matrix.cols() / heads, row = matrix.outerStride();
-  return head_view<std::remove_pointer_t<decltype(data)>>{
-      data, 1, matrix.rows(), heads, head_dim, matrix.rows() * row, row, head_dim};
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_VIEW_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
 #define ROPE_TABLES_DETAIL_TABLE_VIEW_HPP
@@ -5272,7 +5365,7 @@ struct attention_call {
   using turned = std::conditional_t<Turn::rotates, T, C>;
 
   head_view<const T> q;
-  head_view<const C> k, v;
+  token_source<C> k, v;
   head_view<T> out;
   visibility rules;
   Turn turn;
@@ -5323,10 +5416,10 @@ struct row_buffers {
   arithmetic<T>* wide;
 };
 
-/// Tokens [first, first + tokens) of heads [head, head + heads) of row b, rotated into `to` [tokens, heads,
-/// head_dim] with the bits of `rotate`.
-template <class Layout, class T, class S, class Source>
-void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens, Index head, Index heads,
+/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
+/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
+template <class Layout, class Tokens, class T, class S, class Source>
+void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
                  const placed_table<S>& table, const Source& positions, T* to) {
   const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
                                    x.head_dim,           0, x.token_stride, x.head_stride};
@@ -5334,12 +5427,12 @@ void rotate_into(const head_view<const T>& x, Index b, Index first, Index tokens
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
-/// Keys [first, first + count) of key head `kv`, [count, head_dim], rotated where the call rotates. Kept in
-/// their type if that is `Storage`, else in the arithmetic type.
+/// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
+/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
-  const head_view<const C>& k = call.k;
+  const token_source<C>& k = call.k;
   row_block<C> block = {k.at(b, first, kv), k.token_stride};
   if constexpr (Turn::rotates) {
     using Layout = typename Turn::Layout;
@@ -5360,7 +5453,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
   }
 }
 
-/// Values [first, first + count) of key head `kv`, [count, value_dim].
+/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim].
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {
@@ -5699,14 +5792,14 @@ EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index firs
 }
 
 /// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
-/// `padded_count`, which is a multiple of the lanes.
+/// `padded_count`.
 template <class A, class X>
 void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
                      Index packed_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>;
   for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n);
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
     Index d = 0;
     if (here == L) {
       for (; d + L <= depth; d += L) {
@@ -5717,7 +5810,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       }
     }
     for (; d < depth; ++d)
-      for (Index i = 0; i < L; ++i)
+      for (Index i = 0; i < columns; ++i)
         packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
   }
 }
@@ -6057,7 +6150,7 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
 }
 
 /// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart.
+/// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
 class stream_ahead {
  public:
   /// \param tokens  before its use that a line is asked for again
@@ -6067,10 +6160,25 @@ class stream_ahead {
         left_(row * Index(sizeof(X))),
         row_(left_),
         gap_((stride - row) * Index(sizeof(X))),
-        tokens_(tokens) {}
+        tokens_(tokens) {
+    continues_with(first);
+  }
 
-  /// Tokens from the present one to the one to ask for again.
-  Index tokens() const { return tokens_; }
+  /// The head that is worked on goes on at `first` in what is read after.
+  template <class X>
+  void continues_with(const X* first) {
+    first_ = reinterpret_cast<std::uintptr_t>(first);
+  }
+  /// The address to ask for again while token j of the `count` present `rows` is worked on; `offset` channels
+  /// into a row.
+  template <class X>
+  EIGEN_ALWAYS_INLINE std::uintptr_t again(const row_block<X>& rows, Index j, Index count,
+                                           Index offset) const {
+    const Index token = j + tokens_;
+    return token < count ? address_after(rows.rows, token * rows.stride + offset)
+                         : first_ + static_cast<std::uintptr_t>((token - count) * (row_ + gap_) +
+                                                                offset * Index(sizeof(X)));
+  }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
@@ -6082,7 +6190,7 @@ class stream_ahead {
   }
 
  private:
-  std::uintptr_t next_;
+  std::uintptr_t next_, first_ = 0;
   Index left_, row_, gap_, tokens_;
 };
 
@@ -6109,7 +6217,8 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
 /// order of each sum does not depend on how many there are.
 template <class A, int rows, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
-                                     A* scores, stream_ahead* ahead, std::index_sequence<n...> each_key) {
+                                     A* scores, stream_ahead* ahead, std::uintptr_t again,
+                                     std::index_sequence<n...> each_key) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
@@ -6120,11 +6229,8 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   const auto multiply = [&](Index d) {
     score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
   };
-  std::uintptr_t next = 0, again = 0;
-  if (ahead != nullptr) {
-    next = ahead->take(count * depth * Index(sizeof(K)));
-    again = address_after(keys.rows, ahead->tokens() * keys.stride);
-  }
+  std::uintptr_t next = 0;
+  if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
     if (ahead != nullptr) {
@@ -6159,25 +6265,25 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  for (; n + block <= count; n += block)
+  const auto score = [&](auto each_key) {
     score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, std::make_index_sequence<std::size_t(block)>{});
-  for (; n < count; ++n)
-    score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, std::index_sequence<0>{});
+                         scores + n, ahead, ahead == nullptr ? 0 : ahead->again(keys, n, count, 0), each_key);
+  };
+  for (; n + block <= count; n += block) score(std::make_index_sequence<std::size_t(block)>{});
+  for (; n < count; ++n) score(std::index_sequence<0>{});
 }
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
-/// channels.
+/// channels from c on.
 template <class A, int rows, int packets, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, A* sums_in_memory,
-                                     Index sum_stride, stream_ahead* ahead) {
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Index count, Index c,
+                                     A* sums_in_memory, Index sum_stride, stream_ahead* ahead) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V));
   P sums[std::size_t(rows * packets)];
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
-  const V* value = values.rows;
+  const V* value = values.rows + c;
   const auto step = [&]<std::size_t... r, std::size_t... n>(Index j, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>) {
     const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile + j]))...};
@@ -6187,8 +6293,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Inde
   };
   for (Index j = 0; j < count; ++j, value += values.stride) {
     if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(bytes),
-                           again = address_after(value, ahead->tokens() * values.stride);
+      const std::uintptr_t next = ahead->take(bytes), again = ahead->again(values, j, count, c);
       for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
         prefetch_line(next + line);
         prefetch_line(again + line);
@@ -6208,11 +6313,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, row_block<V> values, Index c
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
   for (; c + packets * L <= channels; c += packets * L)
-    value_block<A, rows, packets>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
-                                  sum_stride, ahead);
+    value_block<A, rows, packets>(weights, values, count, c, sums + c, sum_stride, ahead);
   for (; c + L <= channels; c += L)
-    value_block<A, rows, 1>(weights, row_block<V>{values.rows + c, values.stride}, count, sums + c,
-                            sum_stride, ahead);
+    value_block<A, rows, 1>(weights, values, count, c, sums + c, sum_stride, ahead);
   for (; c < channels; ++c)
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
@@ -6316,7 +6419,7 @@ class decode_split {
         split_(split),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_(turn_of(call)) {
+        turn_((std::min)(turn_of(call), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
@@ -6347,8 +6450,8 @@ class decode_split {
     for (Index kv = 0; kv < heads; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile) {
         const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
-        const stream_ahead after = last_tile ? ahead_from(call_.k, last_head ? kv : kv + at_once, begin)
-                                             : ahead_from(call_.k, kv, tile + shape::tile);
+        const key_place after =
+            last_tile ? key_place{last_head ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
         attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
       }
   }
@@ -6365,10 +6468,19 @@ class decode_split {
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
+  struct key_place {
+    Index kv, token;
+  };
+
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
-  stream_ahead ahead_from(const head_view<const C>& x, Index kv, Index token) const {
+  stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
     const Index heads = heads_at_once(call_);
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
+  }
+
+  /// The end of the turn that begins with key j of a tile: its keys are at regular strides.
+  Index turn_end(Index begin, Index j, const tile_range& hull) const {
+    return j + (std::min)((std::min)(turn_, call_.k.run_from(begin + j)), hull.last - j);
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
@@ -6396,31 +6508,40 @@ class decode_split {
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
-  /// \param after  what is read after this tile
-  void attend_tile(Index head, Index heads, Index begin, Index count, const stream_ahead& after) {
+  /// \param after  the keys that are read after this tile
+  void attend_tile(Index head, Index heads, Index begin, Index count, const key_place& after) {
     const tile_range hull =
         strip_in_tile<shape::rows>(call_.rules, rows_of(head), visible_, begin, count).hull;
     if (hull.empty()) return;
-    for (Index j = hull.first; j < hull.last; j += turn_) {
-      const bool last = j + turn_ >= hull.last;
-      stream_ahead ahead =
-          last ? ahead_from(call_.v, head, begin + hull.first) : ahead_from(call_.k, head, begin + j + turn_);
-      for (Index kv = head; kv < head + heads; ++kv)
-        score(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    for (Index j = hull.first, next; j < hull.last; j = next) {
+      next = turn_end(begin, j, hull);
+      const token_source<C>& x = next == hull.last ? call_.v : call_.k;
+      const Index token = begin + (next == hull.last ? hull.first : next);
+      stream_ahead ahead = ahead_from(x, head, token);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        ahead.continues_with(x.at(b_, token, kv));
+        score(kv, begin, {j, next}, ahead);
+      }
     }
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
       careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
       if (careful_[kv])
-        add_visible_values(kv, begin, hull, softmax);
+        add_visible_values(kv, begin, softmax);
       else
         shrink(kv, softmax.shrink());
     }
-    for (Index j = hull.first; j < hull.last; j += turn_) {
-      stream_ahead ahead = j + turn_ >= hull.last ? after : ahead_from(call_.v, head, begin + j + turn_);
-      for (Index kv = head; kv < head + heads; ++kv)
-        if (!careful_[kv]) add_values(kv, begin, {j, (std::min)(j + turn_, hull.last)}, ahead);
+    for (Index j = hull.first, next; j < hull.last; j = next) {
+      next = turn_end(begin, j, hull);
+      const bool last = next == hull.last;
+      const token_source<C>& x = last ? call_.k : call_.v;
+      const key_place place = last ? after : key_place{head, begin + next};
+      stream_ahead ahead = ahead_from(x, place.kv, place.token);
+      for (Index kv = head; kv < head + heads; ++kv) {
+        ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
+        if (!careful_[kv]) add_values(kv, begin, {j, next}, ahead);
+      }
     }
     for (Index kv = head; kv < head + heads; ++kv)
       if (!careful_[kv]) add_tile_sums(kv);
@@ -6459,15 +6580,13 @@ class decode_split {
           const_channels_map<A>(tile_sums_of(kv) + r * call_.v.head_dim, call_.v.head_dim);
   }
 
-  void add_visible_values(Index kv, Index begin, tile_range hull, tile_softmax<A>& softmax) {
-    const auto values =
-        read_values<value_type>(call_, b_, kv, begin + hull.first, hull.last - hull.first, buffers_);
+  void add_visible_values(Index kv, Index begin, tile_softmax<A>& softmax) {
     A* sums = sums_of(kv);
     for (Index r = 0; r < rows_; ++r)
       softmax.visible_values(
           r, scores_of(kv) + r * shape::tile,
-          [&](Index j) { return values.rows + (j - hull.first) * values.stride; }, call_.v.head_dim,
-          [&](Index c) -> A& { return sums[r * results_.channels + c]; });
+          [&](Index j) { return read_values<value_type>(call_, b_, kv, begin + j, 1, buffers_).rows; },
+          call_.v.head_dim, [&](Index c) -> A& { return sums[r * results_.channels + c]; });
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {
@@ -6683,12 +6802,15 @@ class prefill_block {
   }
 
   void pack_tile(Index begin, Index count) {
-    for (Index n = 0; n < count; n += shape::width) {
-      const Index here = (std::min)(shape::width, count - n);
+    for (Index n = 0, here; n < count; n += here) {
+      // Keys [n, n + here) are at regular strides and columns of one panel; what is written behind them there
+      // are zeros, until the next keys come.
+      const Index column = n % shape::width;
+      here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
       const auto keys =
           read_keys<loadable<typename call_type::turned>>(call_, b_, kv_, begin + n, here, m_.buffers);
-      pack_transposed(keys.rows, keys.stride, here, shape::width, m_.depth, m_.keys + n * m_.depth,
-                      shape::width);
+      pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
+                      m_.keys + (n - column) * m_.depth + column, shape::width);
       const auto values = read_values<loadable<C>>(call_, b_, kv_, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
@@ -13199,6 +13321,814 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 /// What was seen before? This door opens caches of keys and values, and attention to what they hold.
 
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
+#define ROPE_CACHE_PAGE_ATTENTION_HPP
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_PAGED_CALL_HPP
+#define ROPE_CACHE_DETAIL_PAGED_CALL_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+#define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+
+#include <cstdint>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_PAGE_VIEW_HPP
+#define ROPE_CACHE_PAGE_VIEW_HPP
+
+#include <algorithm>  // std::max
+#include <type_traits>
+
+
+/// Keys and values in the pages of a pool that the caller owns.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
+/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
+/// and at position t.
+///
+///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
+///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
+///                                  blocks, lengths);
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
+///
+/// \tparam T  a channel type; const where nothing is written
+///
+/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
+template <class T>
+class page_view {
+ public:
+  using value_type = std::remove_const_t<T>;
+
+  /// The pages of a pool, in any order of axes.
+  struct pool {
+    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+  };
+
+  /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
+  ///                 entries behind the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
+  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
+  ///
+  /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
+  ///          tokens, or blocks are no matrix of as many rows as there are lengths
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
+            key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("page_view: blocks must be [sequences, blocks] for the ", sequences(),
+                                 " sequences that have lengths, got [", list.rows, ", ", list.columns, "]"));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
+
+  const head_view<T>& keys() const { return memory_.keys; }
+  const head_view<T>& values() const { return memory_.values; }
+  key_storage storage() const { return storage_; }
+  Index sequences() const { return static_cast<Index>(lengths_.size()); }
+  Index page_size() const { return memory_.keys.tokens; }
+  /// Tokens of a sequence.
+  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  /// The page that holds token t of a sequence, and its place in it.
+  Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
+  Index slot(Index t) const { return t % page_size(); }
+  Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
+  const detail::block_table& blocks() const { return blocks_; }
+
+  /// The tokens of every sequence are in pages of the pool.
+  ///
+  /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
+  ///          block that holds tokens names a page beyond the pool
+  void check(const char* function) const {
+    for (Index s = 0; s < sequences(); ++s) {
+      // Not blocks * page_size, which may overflow.
+      const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
+      if (tokens < 0 || used > blocks_of_a_sequence_)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message(function, ": a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
+                                   blocks_of_a_sequence_, " * ", page_size(), " tokens, got ", tokens,
+                                   " for sequence ", s));
+      for (Index block = 0; block < used; ++block)
+        if (const Index page = blocks_.page(s, block); page < 0 || page >= memory_.keys.batch)
+          ROPE_THROW(std::out_of_range,
+                     detail::message(function, ": block ", block, " of sequence ", s,
+                                     " must be a page in [0, ", memory_.keys.batch, "), got ", page));
+    }
+  }
+
+ private:
+  void check_memory() const {
+    const head_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_view("page_view", k);
+    detail::check_view("page_view", v);
+    detail::check_memory("page_view", k, v);
+    if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("page_view: keys and values must have the same pages, page_size and heads, got [",
+                          k.batch, ", ", k.tokens, ", ", k.heads, "] and [", v.batch, ", ", v.tokens, ", ",
+                          v.heads, "]"));
+    if (k.tokens == 0)
+      ROPE_THROW(std::invalid_argument, detail::message("page_view: a page must hold a token, got 0"));
+  }
+
+  pool memory_;
+  detail::block_table blocks_;
+  Index blocks_of_a_sequence_ = 0;
+  detail::row_counts lengths_;
+  key_storage storage_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_PAGE_VIEW_HPP
+
+/// The newest tokens of sequences in pages: as many of each, or laid end to end.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Which tokens of a call are the newest ones of which sequence. Without offsets the call has a row for each
+/// sequence; with them it is one row, in which those of sequence s are [offsets[s], offsets[s + 1]).
+template <class T>
+class newest_in_pages {
+ public:
+  newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
+      : pages_(pages), tokens_(tokens), offsets_(offsets) {}
+
+  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
+  ///          and no more of any than it has
+  void check(const char* function, Index batch) const {
+    const Index sequences = pages_.sequences();
+    if (offsets_.empty()) {
+      if (batch != sequences)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": without query_offsets there is a row for each of the ", sequences,
+                           " sequences, got ", batch));
+    } else {
+      if (batch != 1 || static_cast<Index>(offsets_.size()) != sequences + 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": query_offsets are sequences + 1 = ", sequences + 1,
+                           " numbers for a batch of 1, got ", offsets_.size(), " for a batch of ", batch));
+      if (offsets_.front() != 0 || offsets_.back() != tokens_)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": query_offsets must begin with 0 and end with ", tokens_, ", got ",
+                           offsets_.front(), " and ", offsets_.back()));
+      for (std::size_t s = 1; s < offsets_.size(); ++s)
+        if (offsets_[s] < offsets_[s - 1])
+          ROPE_THROW(std::invalid_argument, message(function, ": query_offsets must not decrease, got ",
+                                                    offsets_[s], " after ", offsets_[s - 1]));
+    }
+    for (Index s = 0; s < sequences; ++s)
+      if (count(s) > pages_.length(s))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": lengths include the new tokens: sequence ", s, " has a length of ",
+                           pages_.length(s), " and ", count(s), " new tokens"));
+  }
+
+  Index sequences() const { return pages_.sequences(); }
+  /// New tokens of a sequence; the first of them in its row of the call; its position.
+  Index count(Index s) const { return offsets_.empty() ? tokens_ : to_index(offset(s + 1) - offset(s)); }
+  Index first(Index s) const { return offsets_.empty() ? 0 : to_index(offset(s)); }
+  Index start(Index s) const { return pages_.length(s) - count(s); }
+
+  /// Sequences from s on that have as many new tokens as it has: one rectangular call serves them.
+  Index alike(Index s) const {
+    Index last = s + 1;
+    while (last < sequences() && count(last) == count(s)) ++last;
+    return last - s;
+  }
+  /// The new tokens of `number` sequences alike from s on, [number, count(s), heads, head_dim].
+  template <class X>
+  head_view<X> rows(const head_view<X>& x, Index s, Index number) const {
+    if (offsets_.empty()) return x.batch_range(s, number);
+    return {x.at(0, first(s), 0),      number,         count(s),     x.heads, x.head_dim,
+            count(s) * x.token_stride, x.token_stride, x.head_stride};
+  }
+
+  /// The positions of all new tokens.
+  position_range range() const {
+    position_range all;
+    for (Index s = 0; s < sequences(); ++s)
+      if (count(s) > 0) {
+        all.include(start(s));
+        all.include(pages_.length(s) - 1);
+      }
+    return all;
+  }
+
+ private:
+  std::int64_t offset(Index s) const { return offsets_[static_cast<std::size_t>(s)]; }
+
+  const page_view<T>& pages_;
+  Index tokens_;
+  std::span<const std::int64_t> offsets_;
+};
+
+/// The positions of new tokens of sequences alike from `first` on.
+template <class T>
+struct positions_in_pages {
+  const newest_in_pages<T>& newest;
+  Index first;
+  std::int64_t operator()(Index b, Index t) const { return newest.start(first + b) + t; }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+
+/// One call of attention to pages: what can be wrong with it, and how its sequences are attended.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Layout, class T, class P, class S, class Threads>
+class paged_call {
+  using C = std::remove_const_t<P>;
+  static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
+                "attention: q and out have the channel type of the pages, or are float where that is a "
+                "16-bit type");
+  static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
+
+ public:
+  paged_call(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
+             const placed_table<S>* table, const attention_options& options, const Threads& threads)
+      : q_(q),
+        pages_(pages),
+        out_(out),
+        table_(table),
+        options_(options),
+        newest_(pages, q.tokens, options.query_offsets),
+        threads_(threads) {
+    check();
+  }
+
+  /// Sequences with as many queries are one call; their keys may differ in number.
+  void run() {
+    attention_options options = options_;
+    options.query_offsets = {};
+    struct key_counts {};
+    std::int64_t* counts = workspace<key_counts, std::int64_t>(pages_.sequences());
+    for (Index s = 0, alike; s < pages_.sequences(); s += alike) {
+      alike = newest_.alike(s);
+      const Index queries = newest_.count(s), heads = q_.heads;
+      if (queries == 0) continue;
+      Index longest = 0;
+      for (Index b = 0; b < alike; ++b) {
+        counts[b] = pages_.length(s + b);
+        longest = (std::max)(longest, pages_.length(s + b));
+      }
+      options.key_counts = {counts, static_cast<std::size_t>(alike)};
+      if (!options_.log_sum_exp.empty())
+        options.log_sum_exp = options_.log_sum_exp.subspan(
+            static_cast<std::size_t>((options_.query_offsets.empty() ? s * queries : newest_.first(s)) *
+                                     heads),
+            static_cast<std::size_t>(alike * queries * heads));
+      const visibility rules(options, {alike, queries, longest, heads, q_.head_dim});
+      attend_rows(s, newest_.rows(q_, s, alike), newest_.rows(out_, s, alike), longest, rules);
+    }
+  }
+
+ private:
+  void attend_rows(Index s, const head_view<const T>& q, const head_view<T>& out, Index longest,
+                   const visibility& rules) const {
+    const token_source<C> k(pages_.keys(), pages_.blocks(), s, longest),
+        v(pages_.values(), pages_.blocks(), s, longest);
+    if constexpr (rotates) {
+      if (pages_.storage() == key_storage::raw) {
+        attend_to(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(*table_)}});
+        return;
+      }
+      struct rotated_queries {};
+      const head_view<T> turned =
+          bshd(workspace<rotated_queries, T>(q.size()), q.batch, q.tokens, q.heads, q.head_dim);
+      rotate_all<Layout, false>(q, turned, *table_, positions_in_pages<P>{newest_, s}, threads_);
+      attend_to(attention_call<T, no_rotation, C>{turned, k, v, out, rules, {}});
+    } else {
+      attend_to(attention_call<T, no_rotation, C>{q, k, v, out, rules, {}});
+    }
+  }
+  template <class Turn>
+  void attend_to(const attention_call<T, Turn, C>& call) const {
+    detail::attend(call, threads_);
+  }
+
+  void check() const {
+    const char* function = "attention";
+    check_view(function, q_);
+    check_view(function, out_);
+    check_memory(function, q_, out_);
+    pages_.check(function);
+    newest_.check(function, q_.batch);
+    Index longest = 0;
+    for (Index s = 0; s < pages_.sequences(); ++s) longest = (std::max)(longest, pages_.length(s));
+    check_lists();
+    attention_options options = options_;
+    options.query_offsets = {};
+    // What disagrees with the extents of the heads is found by a call without keys.
+    const head_view<const C> k = pages_.keys(), v = pages_.values();
+    const head_view<const C> no_keys = k.batch_range(0, 0), no_values = v.batch_range(0, 0);
+    attention_options plain;
+    checked_attention(q_.batch_range(0, 0), no_keys.token_range(0, 0), no_values.token_range(0, 0),
+                      out_.batch_range(0, 0), plain);
+    const auto demand = [&](bool holds, const char* rule, Index first, Index second) {
+      check_rule(function, holds, rule, first, second);
+    };
+    demand(q_.batch == out_.batch, "q and out must have the same batch", q_.batch, out_.batch);
+    demand(q_.tokens == out_.tokens, "q and out must have the same tokens", q_.tokens, out_.tokens);
+    check_options(function, options, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    check_magnitudes<arithmetic<T>>(function, options, q_.head_dim);
+    check_rotation_of_call();
+  }
+  /// Throws:  std::invalid_argument if options say what the pages decide
+  void check_lists() const {
+    if (!options_.query_positions.empty() || !options_.key_positions.empty() ||
+        !options_.query_counts.empty() || !options_.key_counts.empty() || !options_.key_offsets.empty())
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: pages have lengths, and their tokens positions; the options must list "
+                         "nothing but query_offsets"));
+    if (!equal(options_.dropout, 0))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: dropout is for training, pages are not, got ", options_.dropout));
+    if (!options_.query_offsets.empty() && (options_.bias || options_.mask))
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: a bias or a mask has a row for each sequence; give the queries as "
+                         "[sequences, tokens], without query_offsets"));
+  }
+  void check_rotation_of_call() const {
+    if (!rotates && pages_.storage() == key_storage::raw)
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: these pages hold raw keys, give the layout and the table"));
+    if constexpr (rotates) {
+      position_range read = newest_.range();
+      if (pages_.storage() == key_storage::raw && !read.empty()) read.include(0);
+      check_rotation<Layout>("attention", q_, *table_, known_range{read});
+    }
+  }
+
+  head_view<const T> q_;
+  const page_view<P>& pages_;
+  head_view<T> out_;
+  const placed_table<S>* table_;
+  attention_options options_;
+  newest_in_pages<P> newest_;
+  const Threads& threads_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_PAGED_CALL_HPP
+
+/// Attention of the newest tokens of many sequences to keys and values in pages.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Attention of rotated queries (or of queries that need no rotation) to keys in pages.
+///
+///     attention(q, pages, out, {.query_offsets = offsets});
+///
+/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. Prefill, its
+/// chunks and single steps go together in one call, with the queries of all sequences laid end to end.
+///
+/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: those of
+///                sequence s are query_offsets[s] .. query_offsets[s + 1] - 1; or [sequences, tokens, ...]
+///                without, as many of each
+/// \param pages   of the type of q or, for float q, of a 16-bit type, whose keys and values are widened while
+///                they are read
+/// \param out     as q, [..., q.heads, value_dim]
+/// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
+///                 keys = the longest length; log_sum_exp is [tokens of q, q.heads] in the order of q
+/// \param threads  the caller's threads, see base/parallel.hpp
+///
+/// Requires:  out shares no element with q unless it is the same view, and none with the pages
+/// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
+///            tokens than its length, offsets do not fit, an option is out of range, the options list
+///            positions or counts or ask for dropout, or the pages hold raw keys; std::out_of_range if a
+///            block that holds tokens names a page beyond the pool; out is then unchanged
+/// Accuracy:  the bits of `attention` to the same keys and values in one view
+///            (tests/cache/laws/pages.test.cpp)
+/// Cost:      that of attention for every sequence; pages are read where they are. Neighbours with as many
+///            queries share a call, so its threads. No allocation once a call of the same size has been made
+///            on the thread
+/// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
+template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
+void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  detail::paged_call<detail::unnamed_layout, T, P, float, Threads>(q, pages, out, nullptr, options, threads)
+      .run();
+}
+
+/// Attention of unrotated queries: rotates copies of them, and raw keys while they are read, by their
+/// positions.
+///
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Throws:  as above, std::invalid_argument if the window of the table exceeds the head, std::out_of_range if
+///          a position is outside the table; out is then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
+          class Threads = this_thread>
+void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  const placed_table rotation = detail::placed(table);
+  detail::paged_call<Layout, T, P, typename Table::scalar, Threads>(q, pages, out, &rotation, options,
+                                                                    threads)
+      .run();
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_PAGE_ATTENTION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_PAGE_WRITES_HPP
+#define ROPE_CACHE_PAGE_WRITES_HPP
+
+#include <algorithm>  // std::min
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
+#define ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
+
+#include <algorithm>  // std::sort, std::lower_bound
+#include <vector>
+
+
+/// Pages that a call changes belong to one sequence.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
+///
+/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
+///          blocks that hold tokens
+template <class T, class First, class Count>
+void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
+                         const Count& count) {
+  const Index size = pages.page_size();
+  Index written = 0;
+  const auto for_each_written = [&](const auto& visit) {
+    for (Index s = 0; s < pages.sequences(); ++s)
+      if (count(s) > 0)
+        for (Index block = first(s) / size; block <= (first(s) + count(s) - 1) / size; ++block)
+          visit(pages.blocks().page(s, block));
+  };
+  for_each_written([&](Index) { ++written; });
+  struct changed_pages {};
+  Index* changed = workspace<changed_pages, Index>(2 * written);
+  Index* seen = changed + written;
+  written = 0;
+  for_each_written([&](Index page) { changed[written++] = page; });
+  std::sort(changed, changed + written);
+  std::fill(seen, seen + written, Index{0});
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block) {
+      const Index page = pages.blocks().page(s, block);
+      const Index* at = std::lower_bound(changed, changed + written, page);
+      if (at != changed + written && *at == page && ++seen[at - changed] > 1)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": a page that is written must belong to one sequence; page ", page,
+                           " stands in the table twice, give sequence ", s, " a copy"));
+    }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_WRITTEN_PAGES_HPP
+
+/// New keys and values on their way to pages.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Everything that can be wrong with new tokens of pages, found before the first is written.
+template <class K, class V, class T>
+void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
+                       const page_view<T>& pages, const newest_in_pages<T>& newest) {
+  static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
+  static_assert(is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+                "write_pages: k and v have the channel type of the pages, or are float where that is a "
+                "16-bit type");
+  check_view(function, k);
+  check_view(function, v);
+  check_memory(function, k, v);
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
+    if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
+      ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
+                                                ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  check_shape("k", k, pages.keys());
+  check_shape("v", v, pages.values());
+  pages.check(function);
+  newest.check(function, k.batch);
+  check_pages_are_own(
+      function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
+}
+
+/// Calls write(sequence, first, count, page, slot) for runs of new tokens that lie in one page each: tokens
+/// [first, first + count) of those of a sequence.
+template <class T, class Threads, class Write>
+void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
+                       const Write& write) {
+  Index tokens = 0;
+  for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
+  const Index bytes =
+      tokens * pages.keys().heads * (pages.keys().head_dim + pages.values().head_dim) * Index(sizeof(T));
+  parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
+    Index before = 0;  // new tokens of the sequences before
+    for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
+      const Index last = (std::min)(end - before, newest.count(s));
+      for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
+        const Index t = newest.start(s) + first, slot = pages.slot(t);
+        count = (std::min)(last - first, pages.page_size() - slot);
+        write(s, first, count, pages.page(s, t), slot);
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+/// Copies the newest keys and values of every sequence to their pages.
+///
+/// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
+///                 pages; or [sequences, tokens, ...] without. Rotated already where the model rotates keys,
+///                 unless the pages hold raw ones
+/// \param v        [..., kv_heads, value_dim]
+/// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  k and v share no element with the pages
+/// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
+///            tokens than its length, offsets do not fit, or a page that is written stands in the table
+///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
+///            a page beyond the pool; the pages are then unchanged
+template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
+          class Threads = this_thread>
+void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
+                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
+  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
+  detail::check_page_writes("write_pages", k, v, pages, newest);
+  detail::for_each_page_run(
+      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
+        const auto to = [&](const head_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
+        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
+      });
+}
+
+/// Rotates copies of new keys by their positions, and writes them and their values to their pages: the bits
+/// of kv_cache::append.
+///
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///
+/// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
+///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
+template <class Layout = detail::unnamed_layout, class K, class V, class T, rotation_table Table,
+          class Threads = this_thread>
+void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
+                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
+  const placed_table rotation = detail::placed(table);
+  const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
+  detail::check_page_writes("write_pages", k, v, pages, newest);
+  if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
+  detail::check_rotation<Layout>("write_pages", k, rotation, detail::known_range{newest.range()});
+  detail::for_each_page_run(
+      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
+        const auto to = [&](const head_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
+                                        rotation, detail::contiguous_positions{newest.start(s) + first});
+        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_PAGE_WRITES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_TURNED_KEYS_HPP
+#define ROPE_CACHE_TURNED_KEYS_HPP
+
+#include <algorithm>  // std::sort, std::max
+#include <cstdint>
+#include <type_traits>
+
+
+/// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
+/// keys, with the same bits.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The window of the table lies in the head; positions do not matter.
+template <class Layout, class T, class S>
+void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
+  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
+  check_rotation<Layout>(function, keys, table, known_range{});
+}
+
+inline void check_keys_are_rotated(const char* function, key_storage storage) {
+  if (storage == key_storage::raw)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": raw keys have no angles, read them by other positions or tables instead"));
+}
+
+/// A page with keys in it: the block of a sequence that it is, and how many keys.
+struct used_page {
+  Index page, block, tokens;
+};
+
+/// Calls turn(page, block, tokens) once for every page with keys.
+///
+/// Throws:  std::invalid_argument if a page is different blocks of sequences, before any is turned
+template <class T, class Turn>
+void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
+  const Index size = pages.page_size();
+  Index count = 0;
+  for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
+  struct used_pages {};
+  used_page* used = workspace<used_pages, used_page>(count);
+  count = 0;
+  for (Index s = 0; s < pages.sequences(); ++s)
+    for (Index block = 0; block * size < pages.length(s); ++block)
+      used[count++] = {pages.blocks().page(s, block), block,
+                       (std::min)(size, pages.length(s) - block * size)};
+  std::sort(used, used + count, [](const used_page& a, const used_page& b) {
+    return a.page != b.page ? a.page < b.page : a.tokens > b.tokens;
+  });
+  for (Index i = 1; i < count; ++i)
+    if (used[i].page == used[i - 1].page && used[i].block != used[i - 1].block)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": the keys of a page have one position each; page ", used[i].page,
+                  " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block));
+  for (Index i = 0; i < count; ++i)
+    if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
+}
+
+}  // namespace detail
+
+/// Turns rotated keys to positions that are `delta` more, in place.
+///
+///     k' = R(delta) k,  without the attention_factor, which k has already
+///
+///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
+///
+/// \param keys   [batch, tokens, heads, head_dim], every one of which turns
+/// \param table  that the keys were rotated by; no position has to be in it
+///
+/// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
+///            (source() is not a range of positions); the keys are then unchanged
+/// Accuracy:  that of one more rotation
+/// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
+void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
+  ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
+  const placed_table rotation = detail::placed(table);
+  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  if (delta == 0) return;
+  for (Index b = 0; b < keys.batch; ++b)
+    for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
+}
+
+/// Some tokens of a sequence in pages.
+///
+///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
+struct tokens_in_pages {
+  Index sequence, first, count;
+};
+
+/// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
+///
+/// Throws:  as above; std::out_of_range if there is no such sequence or token, or a block names a page beyond
+///          the pool; std::invalid_argument if the pages hold raw keys, or a page that turns stands in the
+///          table twice; the keys are then unchanged
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
+void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
+                const Table& table) {
+  ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
+  const placed_table rotation = detail::placed(table);
+  const head_view<T> keys = pages.keys();
+  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  detail::check_keys_are_rotated("shift_keys", pages.storage());
+  pages.check("shift_keys");
+  const auto [sequence, first, count] = tokens;
+  if (sequence < 0 || sequence >= pages.sequences())
+    ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
+                                                  "), got ", sequence));
+  const Index length = pages.length(sequence);
+  if (first < 0 || count < 0 || first > length || count > length - first)
+    ROPE_THROW(std::out_of_range, detail::message("shift_keys: tokens must be in [0, ", length, "), got ",
+                                                  count, " from token ", first, " on"));
+  detail::check_pages_are_own(
+      "shift_keys", pages, [&](Index) { return tokens.first; },
+      [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
+  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  if (delta == 0) return;
+  for (Index t = first; t < first + count; ++t)
+    turn.turn(keys, pages.page(sequence, t), pages.slot(t), delta);
+}
+
+/// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
+/// the two angles at each position.
+///
+///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
+///
+/// \param keys       [batch, tokens, heads, head_dim]
+/// \param positions  of the keys, as in `rotate`
+///
+/// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
+///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
+/// Accuracy:  that of one more rotation
+template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
+          rotation_table To>
+void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
+  ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
+  const auto source = detail::position_source(positions, keys.tokens);
+  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  source.range("rebase_keys", keys.batch, keys.tokens);
+  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  for (Index t = 0; t < keys.tokens; ++t)
+    for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
+}
+
+/// The same for all keys in pages, those of a shared page once.
+///
+/// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
+///          pages hold raw keys, or a page is different blocks of sequences; the keys are then unchanged
+template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
+void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
+  ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
+  const head_view<T> keys = pages.keys();
+  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  detail::check_keys_are_rotated("rebase_keys", pages.storage());
+  pages.check("rebase_keys");
+  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
+    for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);
+  });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_TURNED_KEYS_HPP
 
 #endif  // ROPE_CACHE_HPP
 // SPDX-License-Identifier: MIT
@@ -14416,6 +15346,159 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #include <string_view>
 #include <vector>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
+#define ROPE_ROTATION_QUERY_SCALING_HPP
+
+#include <cmath>
+#include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <variant>
+
+
+/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
+/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// log-n scaling.
+///
+///     factor(p) = max(1, ln(p + 1) / ln(train_length))
+///
+///     scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
+///
+/// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
+/// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
+struct log_n_query_scaling {
+  double train_length;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(train_length) || train_length <= 1)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
+                                 train_length));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
+    const double seen = static_cast<double>(position) + 1;
+    return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
+  }
+};
+
+/// What Llama 4 scales queries by in the layers that do not rotate, and Ministral 3 and Mistral 4 in every
+/// layer.
+///
+///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
+///
+///     scale_queries(q, llama4_query_scaling{}, start);
+///     scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
+///
+/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale and offset are
+///          finite and not negative, and p is not negative
+/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`) and
+///          Ministral3Attention (`llama_4_scaling_beta`, offset 0)
+struct llama4_query_scaling {
+  double floor_scale = 8192;
+  double attention_scale = 0.1;
+  double offset = 1;
+
+  double operator()(std::int64_t position) const {
+    if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
+        attention_scale < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
+                          "finite and not negative, got ",
+                          floor_scale, " and ", attention_scale));
+    if (!detail::is_finite(offset) || offset < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("llama4_query_scaling: offset must be finite and not negative, got ", offset));
+    if (position < 0)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
+    return 1 +
+           attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+  }
+};
+
+/// One of the rules above that is chosen at run time, as by a model file; without a rule every factor is 1.
+///
+///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
+///     if (!rule.is_one()) scale_queries(q, rule, start);
+///
+/// Throws:  as its rule does
+struct query_scaling {
+  std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
+
+  /// Whether there is no rule.
+  bool is_one() const { return rule.index() == 0; }
+
+  double operator()(std::int64_t position) const {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
+    return 1;
+  }
+};
+
+/// A factor for every position: one of those above, or a caller's own function.
+template <class X>
+concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
+  { rule(position) } -> std::convertible_to<double>;
+};
+
+/// Multiplies every head of every token by the factor of its position, in place.
+///
+/// \param q            [batch, tokens, heads, head_dim]
+/// \param rule         one of the above, or a function of the position
+/// \param positions    as in `rotate`
+/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
+///
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
+///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
+///            function throws; q is then unchanged
+/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
+///            one more rounding
+/// Cost:      one read and one write of q, and two factors per token
+template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
+void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
+  ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
+  ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
+  if constexpr (!std::is_const_v<T>) {
+    using A = detail::arithmetic<T>;
+    detail::check_view("scale_queries", q);
+    detail::check_memory("scale_queries", q);
+    const auto source = detail::position_source(positions, q.tokens);
+    if (source.range("scale_queries", q.batch, q.tokens).largest ==
+        (std::numeric_limits<std::int64_t>::max)())
+      ROPE_THROW(std::out_of_range,
+                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
+    for (Index b = 0; b < q.batch; ++b)
+      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
+    const auto scale = [&](Index first, Index last) {
+      for (Index token = first; token < last; ++token) {
+        const Index b = token / q.tokens, t = token % q.tokens;
+        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
+        if (detail::equal(factor, A(1))) continue;
+        for (Index h = 0; h < q.heads; ++h) {
+          T* channels = q.at(b, t, h);
+          for (Index d = 0; d < q.head_dim; ++d)
+            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
+        }
+      }
+    };
+    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 
@@ -14475,6 +15558,9 @@ enum class layer_rotation {
   not_known  ///< there is no such layer, or no group for its type
 };
 
+/// Which layers multiply their queries by model_rope::query_rule.
+enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
+
 /// The rotary embedding of a model.
 ///
 ///     const model_rope model = import_hugging_face(json);
@@ -14495,6 +15581,8 @@ struct model_rope {
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
+  scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
@@ -14530,11 +15618,7 @@ struct model_rope {
   ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
   ///          scales of which this one has no group
   attention_options attention_of_layer(Index layer) const {
-    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
-    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
-    if (layer < 0 || (count > 0 && layer >= count))
-      ROPE_THROW(std::out_of_range,
-                 detail::message("attention_of_layer: layer must be from 0 to ", count - 1, ", got ", layer));
+    check_layer("attention_of_layer", layer);
     const std::string type = layers.empty() ? "" : layers[static_cast<std::size_t>(layer)];
     const layer_group* own = group(type);
     bool alike = !groups.empty();
@@ -14554,6 +15638,37 @@ struct model_rope {
                                  " looks is not known from this file; set attention_options yourself"));
     const layer_group& g = own ? *own : groups.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
+  }
+
+  /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule
+  /// nothing.
+  ///
+  ///     const query_scaling rule = model.query_scaling_of_layer(layer);
+  ///     if (!rule.is_one()) scale_queries(queries, rule, start);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
+  ///          not tell, or the rule is that of layers that do not rotate and it is not known whether this
+  ///          one does
+  query_scaling query_scaling_of_layer(Index layer) const {
+    check_layer("query_scaling_of_layer", layer);
+    if (scaled == scaled_queries::none) return {};
+    if (scaled == scaled_queries::every_layer) return query_rule;
+    const layer_rotation rotation = rotation_of_layer(layer);
+    if (scaled == scaled_queries::not_known || rotation == layer_rotation::not_known)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("query_scaling_of_layer: what layer ", layer,
+                                 " multiplies its queries by is not known from this file; call scale_queries "
+                                 "with a rule of your own"));
+    return rotation == layer_rotation::none ? query_rule : query_scaling{};
+  }
+
+ private:
+  void check_layer(const char* function, Index layer) const {
+    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
+    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
+    if (layer < 0 || (count > 0 && layer >= count))
+      ROPE_THROW(std::out_of_range,
+                 detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer));
   }
 };
 
@@ -14796,6 +15911,73 @@ struct group_comparison {
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+#define ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
+
+#include <algorithm>  // std::max
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <variant>
+#include <vector>
+
+
+/// Sentences about what the layers of a model multiply their queries by.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The rule as a formula of the position p.
+inline std::string formula_of(const query_scaling& scaling) {
+  if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule))
+    return "max(1, ln(p + 1) / ln(" + digits(log_n->train_length) + "))";
+  if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule)) {
+    const std::string p = equal(llama4->offset, 0) ? "p" : "(p + " + digits(llama4->offset) + ")";
+    return "1 + " + digits(llama4->attention_scale) + " ln(1 + floor(" + p + " / " +
+           digits(llama4->floor_scale) + "))";
+  }
+  return "1";
+}
+
+/// The rule and its layers.
+inline std::string query_scaling_text(const model_rope& model) {
+  switch (model.scaled) {
+    case scaled_queries::none:
+      break;
+    case scaled_queries::every_layer:
+      return "by " + formula_of(model.query_rule) + " at position p, every layer";
+    case scaled_queries::layers_without_rope:
+      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
+    case scaled_queries::not_known:
+      return "not known from this file";
+  }
+  return "none";
+}
+
+/// Whether both multiply the queries of the same layers by the same factors.
+inline bool same_query_scaling(const model_rope& a, const model_rope& b, double tolerance) {
+  if (a.scaled != b.scaled) return false;
+  if (a.scaled == scaled_queries::none || a.scaled == scaled_queries::not_known) return true;
+  const auto numbers = [](const query_scaling& scaling) -> std::vector<double> {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&scaling.rule)) return {log_n->train_length};
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&scaling.rule))
+      return {llama4->floor_scale, llama4->attention_scale, llama4->offset};
+    return {};
+  };
+  const auto x = numbers(a.query_rule), y = numbers(b.query_rule);
+  bool same = x.size() == y.size();
+  for (std::size_t i = 0; same && i < x.size(); ++i)
+    same = (std::abs)(x[i] - y[i]) <= tolerance * (std::max)((std::abs)(x[i]), (std::abs)(y[i]));
+  return same;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
 /// differ.
@@ -14973,6 +16155,7 @@ inline std::string describe(const model_rope& model) {
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
   if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
+  if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
   if (!model.layers_without_rope.empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope));
   for (const layer_group& group : model.groups) {
@@ -15007,6 +16190,9 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
   if (a.layers_without_rope != b.layers_without_rope)
     found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
                     " in " + b.source);
+  if (!detail::same_query_scaling(a, b, tolerance))
+    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
+                    detail::query_scaling_text(b) + " in " + b.source);
   for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
     if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
       found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +
@@ -15341,6 +16527,11 @@ enum class log_multiplier {
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
+/// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
+/// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,
+/// in layers that do not rotate.
+enum class gguf_temperature { none, of_length, of_context, fixed };
+
 /// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
 /// the sequence.
 enum class window_kind { back, both_sides, chunks };
@@ -15365,6 +16556,7 @@ struct gguf_record {
   gguf_scale scale = gguf_scale::inverse_root;
   Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
   double softcap = 0;     // of attn_logit_softcapping, where it is read
+  gguf_temperature temperature = gguf_temperature::none;
   log_multiplier multiplier = log_multiplier::as_given;
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
@@ -15546,6 +16738,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
   if (record.no_rope_every > 0)
     for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
+  // Without chunks llama.cpp sets the period of Llama 4's layers that do not rotate to their number.
+  if (record.window == window_kind::chunks && sliding.empty() && layers > 0) without.push_back(layers - 1);
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));
@@ -15558,233 +16752,11 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_LAYERS_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
-#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#ifndef ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
+#define ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
 
-#include <string_view>
+#include <optional>
 
-
-/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
-/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
-///
-/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
-inline const gguf_record* gguf_record_of(std::string_view architecture) {
-  using enum layout_kind;
-  using enum sliding_rule;
-  using enum gguf_scale;
-  using enum window_kind;
-  using enum log_multiplier;
-  static constexpr gguf_record records[] = {
-      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "apertus"},
-      {.architecture = "arcee", .layout = interleaved},
-      {.architecture = "arctic", .layout = interleaved},
-      {.architecture = "arwkv7", .rotates = false},
-      {.architecture = "baichuan", .layout = interleaved},
-      {.architecture = "bailingmoe", .layout = interleaved},
-      {.architecture = "bailingmoe2"},
-      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
-      {.architecture = "bert", .rotates = false},
-      {.architecture = "bitnet"},
-      {.architecture = "bloom", .rotates = false},
-      {.architecture = "chameleon", .layout = interleaved},
-      {.architecture = "chatglm", .layout = interleaved},
-      {.architecture = "codeshell"},
-      {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
-      {.architecture = "cohere2",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = as_full},
-      {.architecture = "cohere2moe",
-       .layout = interleaved,
-       .full_first = true,
-       .full_rotate = false,
-       .sliding = same,
-       .needs_pattern = true,
-       .dense_rotate = true},
-      {.architecture = "command-r", .layout = interleaved},
-      {.architecture = "dbrx"},
-      {.architecture = "deci", .layout = interleaved},
-      {.architecture = "deepseek", .layout = interleaved},
-      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true, .multiplier = cancelled},
-      {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
-      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
-      {.architecture = "deepseek4",
-       .layout = interleaved,
-       .last_channels = true,
-       .sink_logits = true,
-       .compressed = true},
-      {.architecture = "dots1"},
-      {.architecture = "dots3note",
-       .layout = interleaved,
-       .last_channels = true,
-       .sliding = as_full,
-       .multiplier = ignored,
-       .needs_pattern = true,
-       .needs_swa_base = true},
-      {.architecture = "dream"},
-      {.architecture = "eagle3", .layout = interleaved},
-      {.architecture = "ernie4_5", .layout = interleaved},
-      {.architecture = "ernie4_5-moe", .layout = interleaved},
-      {.architecture = "eurobert"},
-      {.architecture = "exaone"},
-      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
-      {.architecture = "falcon"},
-      {.architecture = "falcon-h1", .scale = of_key},
-      {.architecture = "gemma"},
-      {.architecture = "gemma-embedding",
-       .period = 6,
-       .sliding = own_base,
-       .window = both_sides,
-       .causal = false},
-      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
-      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
-      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
-      {.architecture = "gemma4", .sliding = own_base, .scale = one},
-      {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
-      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
-      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.architecture = "glm4moe"},
-      {.architecture = "gpt-oss", .sink_logits = true},
-      {.architecture = "gpt2", .rotates = false},
-      {.architecture = "gptj", .rotates = false},
-      {.architecture = "gptneox"},
-      {.architecture = "granite", .layout = interleaved, .scale = of_key},
-      {.architecture = "granite_swa",
-       .layout = interleaved,
-       .sliding = same,
-       .sink_logits = true,
-       .scale = of_key,
-       .needs_pattern = true,
-       .rope_pattern = true},
-      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
-      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
-      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
-      {.architecture = "grok", .softcap = 30},
-      {.architecture = "grovemoe"},
-      {.architecture = "hunyuan-dense", .alpha = true},
-      {.architecture = "hunyuan-moe"},
-      {.architecture = "hunyuan_vl", .alpha = true},
-      {.architecture = "hy_v3"},
-      {.architecture = "internlm2", .layout = interleaved},
-      {.architecture = "jais", .rotates = false},
-      {.architecture = "jais2"},
-      {.architecture = "jamba", .rotates = false},
-      {.architecture = "jina-bert-v2", .rotates = false},
-      {.architecture = "jina-bert-v3"},
-      {.architecture = "kimi-k3", .rotates = false},
-      {.architecture = "kimi-linear", .rotates = false},
-      {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
-      {.architecture = "lfm2"},
-      {.architecture = "lfm2moe"},
-      {.architecture = "llada", .layout = interleaved},
-      {.architecture = "llada-moe"},
-      {.architecture = "llama", .layout = interleaved},
-      {.architecture = "llama-embed", .layout = interleaved},
-      {.architecture = "llama4",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = as_full,
-       .window = chunks},
-      {.architecture = "maincoder", .layout = interleaved},
-      {.architecture = "mamba", .rotates = false},
-      {.architecture = "mamba2", .rotates = false},
-      {.architecture = "mellum", .period = 4, .sliding = unscaled},
-      {.architecture = "mimo2", .sliding = own_base},
-      {.architecture = "minicpm", .layout = interleaved},
-      {.architecture = "minicpm3", .last_channels = true},
-      {.architecture = "minimax-01"},
-      {.architecture = "minimax-m2"},
-      {.architecture = "minimax-m3"},
-      {.architecture = "mistral3", .layout = interleaved},
-      {.architecture = "mistral4", .layout = interleaved, .last_channels = true, .multiplier = tenths},
-      {.architecture = "modern-bert",
-       .period = 3,
-       .full_first = true,
-       .sliding = own_base,
-       .window = both_sides},
-      {.architecture = "mpt", .rotates = false},
-      {.architecture = "muse-glimmer",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = unscaled},
-      {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
-      {.architecture = "nemotron"},
-      {.architecture = "nemotron_h", .rotates = false},
-      {.architecture = "nemotron_h_moe", .rotates = false},
-      {.architecture = "neo-bert", .layout = interleaved},
-      {.architecture = "nomic-bert"},
-      {.architecture = "nomic-bert-moe"},
-      {.architecture = "olmo", .layout = interleaved},
-      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
-      {.architecture = "olmoe"},
-      {.architecture = "openelm"},
-      {.architecture = "orion"},
-      {.architecture = "paddleocr"},
-      {.architecture = "pangu-embedded"},
-      {.architecture = "phi2"},
-      {.architecture = "phi3"},
-      {.architecture = "phimoe"},
-      {.architecture = "plamo"},
-      {.architecture = "plamo2"},
-      {.architecture = "plamo3", .period = 8, .sliding = own_base},
-      {.architecture = "plm", .layout = interleaved, .last_channels = true},
-      {.architecture = "pockettts", .layout = interleaved},
-      {.architecture = "qwen"},
-      {.architecture = "qwen2"},
-      {.architecture = "qwen2moe"},
-      {.architecture = "qwen2vl"},
-      {.architecture = "qwen3"},
-      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
-      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
-      {.architecture = "qwen3moe"},
-      {.architecture = "qwen3next", .scale = of_key},
-      {.architecture = "qwen3tts", .interleaved_sections = true},
-      {.architecture = "qwen3vl", .interleaved_sections = true},
-      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
-      {.architecture = "refact", .rotates = false},
-      {.architecture = "rnd1"},
-      {.architecture = "rwkv6", .rotates = false},
-      {.architecture = "rwkv6qwen2", .rotates = false},
-      {.architecture = "rwkv7", .rotates = false},
-      {.architecture = "seed_oss"},
-      {.architecture = "smallthinker",
-       .period = 4,
-       .full_first = true,
-       .needs_window = true,
-       .full_rotate = false,
-       .sliding = as_full},
-      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
-      {.architecture = "stablelm"},
-      {.architecture = "starcoder", .rotates = false},
-      {.architecture = "starcoder2"},
-      {.architecture = "step35", .sliding = own_base, .needs_pattern = true, .half_of_full = true},
-      {.architecture = "t5", .rotates = false},
-      {.architecture = "t5encoder", .rotates = false},
-      {.architecture = "talkie"},
-      {.architecture = "wavtokenizer-dec", .rotates = false},
-      {.architecture = "xverse", .layout = interleaved},
-  };
-  for (const gguf_record& record : records)
-    if (record.architecture == architecture) return &record;
-  return nullptr;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
@@ -16014,6 +16986,288 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+
+/// What the layers of a GGUF model multiply their queries by.
+///
+/// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// \param model  whose max_position is known
+template <class L>
+void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, model_rope& model) {
+  constexpr const char *scale_key = "attention.temperature_scale",
+                       *length_key = "attention.temperature_length";
+  const auto scale = reader.number(scale_key, range::not_negative),
+             length = reader.number(length_key, range::positive);
+  const auto unused = [&](const char* key) {
+    model.warnings.push_back(reader.key(key) + " is not used");
+    if (record.architecture.empty()) model.scaled = scaled_queries::not_known;
+  };
+  const bool of_length = record.temperature == gguf_temperature::of_length,
+             of_context = record.temperature == gguf_temperature::of_context;
+  if (scale && !of_length && !of_context) unused(scale_key);
+  if (length && !of_length) unused(length_key);
+  if (record.temperature == gguf_temperature::fixed) {
+    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
+    const bool chunks = reader.number("attention.sliding_window", range::not_negative) != 0.0;
+    model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
+    model.query_rule.rule = llama4_query_scaling{};
+    return;
+  }
+  if (equal(scale.value_or(0), 0) || (!of_length && !of_context)) return;
+  const double floor = of_length ? reader.required_number(length_key, range::positive)
+                                 : original_max_position_of(reader, model.max_position);
+  if (equal(floor, 0)) reader.required_number("context_length", range::positive);
+  model.scaled = scaled_queries::every_layer;
+  model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_QUERY_SCALING_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+#define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
+
+#include <string_view>
+
+
+/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
+/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+///
+/// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The record of an architecture; nullptr where there is none, and nothing is guessed then.
+inline const gguf_record* gguf_record_of(std::string_view architecture) {
+  using enum layout_kind;
+  using enum sliding_rule;
+  using enum gguf_scale;
+  using enum gguf_temperature;
+  using enum window_kind;
+  using enum log_multiplier;
+  static constexpr gguf_record records[] = {
+      {.architecture = "afmoe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "apertus"},
+      {.architecture = "arcee", .layout = interleaved},
+      {.architecture = "arctic", .layout = interleaved},
+      {.architecture = "arwkv7", .rotates = false},
+      {.architecture = "baichuan", .layout = interleaved},
+      {.architecture = "bailingmoe", .layout = interleaved},
+      {.architecture = "bailingmoe2"},
+      {.architecture = "bailingmoe3", .layout = interleaved, .last_channels = true},
+      {.architecture = "bert", .rotates = false},
+      {.architecture = "bitnet"},
+      {.architecture = "bloom", .rotates = false},
+      {.architecture = "chameleon", .layout = interleaved},
+      {.architecture = "chatglm", .layout = interleaved},
+      {.architecture = "codeshell"},
+      {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.architecture = "cohere2",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "cohere2moe",
+       .layout = interleaved,
+       .full_first = true,
+       .full_rotate = false,
+       .sliding = same,
+       .needs_pattern = true,
+       .dense_rotate = true},
+      {.architecture = "command-r", .layout = interleaved},
+      {.architecture = "dbrx"},
+      {.architecture = "deci", .layout = interleaved},
+      {.architecture = "deepseek", .layout = interleaved},
+      {.architecture = "deepseek2",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = cancelled},
+      {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "deepseek4",
+       .layout = interleaved,
+       .last_channels = true,
+       .sink_logits = true,
+       .compressed = true},
+      {.architecture = "dots1"},
+      {.architecture = "dots3note",
+       .layout = interleaved,
+       .last_channels = true,
+       .sliding = as_full,
+       .multiplier = ignored,
+       .needs_pattern = true,
+       .needs_swa_base = true},
+      {.architecture = "dream"},
+      {.architecture = "eagle3", .layout = interleaved},
+      {.architecture = "ernie4_5", .layout = interleaved},
+      {.architecture = "ernie4_5-moe", .layout = interleaved},
+      {.architecture = "eurobert"},
+      {.architecture = "exaone"},
+      {.architecture = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
+      {.architecture = "exaone4", .period = 4, .period_layers = 64, .full_rotate = false, .sliding = as_full},
+      {.architecture = "falcon"},
+      {.architecture = "falcon-h1", .scale = of_key},
+      {.architecture = "gemma"},
+      {.architecture = "gemma-embedding",
+       .period = 6,
+       .sliding = own_base,
+       .window = both_sides,
+       .causal = false},
+      {.architecture = "gemma2", .period = 2, .sliding = as_full, .wide_layers = 46, .softcap = 50},
+      {.architecture = "gemma3", .period = 6, .sliding = own_base, .wide_layers = 62},
+      {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
+      {.architecture = "gemma4", .sliding = own_base, .scale = one},
+      {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
+      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
+      {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
+      {.architecture = "glm4moe"},
+      {.architecture = "gpt-oss", .sink_logits = true},
+      {.architecture = "gpt2", .rotates = false},
+      {.architecture = "gptj", .rotates = false},
+      {.architecture = "gptneox"},
+      {.architecture = "granite", .layout = interleaved, .scale = of_key},
+      {.architecture = "granite_swa",
+       .layout = interleaved,
+       .sliding = same,
+       .sink_logits = true,
+       .scale = of_key,
+       .needs_pattern = true,
+       .rope_pattern = true},
+      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
+      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
+      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
+      {.architecture = "grok", .softcap = 30},
+      {.architecture = "grovemoe"},
+      {.architecture = "hunyuan-dense", .alpha = true},
+      {.architecture = "hunyuan-moe"},
+      {.architecture = "hunyuan_vl", .alpha = true},
+      {.architecture = "hy_v3"},
+      {.architecture = "internlm2", .layout = interleaved},
+      {.architecture = "jais", .rotates = false},
+      {.architecture = "jais2"},
+      {.architecture = "jamba", .rotates = false},
+      {.architecture = "jina-bert-v2", .rotates = false},
+      {.architecture = "jina-bert-v3"},
+      {.architecture = "kimi-k3", .rotates = false},
+      {.architecture = "kimi-linear", .rotates = false},
+      {.architecture = "laguna", .period = 4, .full_first = true, .needs_window = true, .sliding = plain},
+      {.architecture = "lfm2"},
+      {.architecture = "lfm2moe"},
+      {.architecture = "llada", .layout = interleaved},
+      {.architecture = "llada-moe"},
+      {.architecture = "llama", .layout = interleaved},
+      {.architecture = "llama-embed", .layout = interleaved},
+      {.architecture = "llama4",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = as_full,
+       .window = chunks,
+       .temperature = fixed},
+      {.architecture = "maincoder", .layout = interleaved},
+      {.architecture = "mamba", .rotates = false},
+      {.architecture = "mamba2", .rotates = false},
+      {.architecture = "mellum", .period = 4, .sliding = unscaled},
+      {.architecture = "mimo2", .sliding = own_base},
+      {.architecture = "minicpm", .layout = interleaved},
+      {.architecture = "minicpm3", .last_channels = true},
+      {.architecture = "minimax-01"},
+      {.architecture = "minimax-m2"},
+      {.architecture = "minimax-m3"},
+      {.architecture = "mistral3", .layout = interleaved, .temperature = of_context},
+      {.architecture = "mistral4",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = tenths},
+      {.architecture = "modern-bert",
+       .period = 3,
+       .full_first = true,
+       .sliding = own_base,
+       .window = both_sides},
+      {.architecture = "mpt", .rotates = false},
+      {.architecture = "muse-glimmer",
+       .layout = interleaved,
+       .period = 4,
+       .full_rotate = false,
+       .sliding = unscaled},
+      {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
+      {.architecture = "nemotron"},
+      {.architecture = "nemotron_h", .rotates = false},
+      {.architecture = "nemotron_h_moe", .rotates = false},
+      {.architecture = "neo-bert", .layout = interleaved},
+      {.architecture = "nomic-bert"},
+      {.architecture = "nomic-bert-moe"},
+      {.architecture = "olmo", .layout = interleaved},
+      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
+      {.architecture = "olmoe"},
+      {.architecture = "openelm"},
+      {.architecture = "orion"},
+      {.architecture = "paddleocr"},
+      {.architecture = "pangu-embedded"},
+      {.architecture = "phi2"},
+      {.architecture = "phi3"},
+      {.architecture = "phimoe"},
+      {.architecture = "plamo"},
+      {.architecture = "plamo2"},
+      {.architecture = "plamo3", .period = 8, .sliding = own_base},
+      {.architecture = "plm", .layout = interleaved, .last_channels = true},
+      {.architecture = "pockettts", .layout = interleaved},
+      {.architecture = "qwen"},
+      {.architecture = "qwen2"},
+      {.architecture = "qwen2moe"},
+      {.architecture = "qwen2vl"},
+      {.architecture = "qwen3"},
+      {.architecture = "qwen35", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen35moe", .interleaved_sections = true, .scale = of_key},
+      {.architecture = "qwen3moe"},
+      {.architecture = "qwen3next", .scale = of_key},
+      {.architecture = "qwen3tts", .interleaved_sections = true},
+      {.architecture = "qwen3vl", .interleaved_sections = true},
+      {.architecture = "qwen3vlmoe", .interleaved_sections = true},
+      {.architecture = "refact", .rotates = false},
+      {.architecture = "rnd1"},
+      {.architecture = "rwkv6", .rotates = false},
+      {.architecture = "rwkv6qwen2", .rotates = false},
+      {.architecture = "rwkv7", .rotates = false},
+      {.architecture = "seed_oss"},
+      {.architecture = "smallthinker",
+       .period = 4,
+       .full_first = true,
+       .needs_window = true,
+       .full_rotate = false,
+       .sliding = as_full},
+      {.architecture = "smollm3", .layout = interleaved, .no_rope_every = 4, .scale = of_key},
+      {.architecture = "stablelm"},
+      {.architecture = "starcoder", .rotates = false},
+      {.architecture = "starcoder2"},
+      {.architecture = "step35", .sliding = own_base, .needs_pattern = true, .half_of_full = true},
+      {.architecture = "t5", .rotates = false},
+      {.architecture = "t5encoder", .rotates = false},
+      {.architecture = "talkie"},
+      {.architecture = "wavtokenizer-dec", .rotates = false},
+      {.architecture = "xverse", .layout = interleaved},
+  };
+  for (const gguf_record& record : records)
+    if (record.architecture == architecture) return &record;
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SHAPE_HPP
@@ -16119,6 +17373,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, sliding_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
+    add_query_scaling(reader_, record_, model_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)
@@ -16475,6 +17730,14 @@ enum class which_slide {
   not_known
 };
 
+/// What multiplies queries more and more along the sequence.
+enum class query_growth {
+  none,
+  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
+  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
+};
+
 /// How the keys of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
@@ -16517,6 +17780,7 @@ struct hugging_face_record {
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
+  query_growth queries = query_growth::none;
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
   bool causal = true;              // false: an encoder
@@ -16525,6 +17789,7 @@ struct hugging_face_record {
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // turns by minus the position
+  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
   std::string_view turns_if = {};  // no layer turns unless this key is true, "rope" or has a rope_theta
   std::string_view note = {};      // what its layers do that a description has no word for: a warning
@@ -16673,7 +17938,12 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .filled_factor = 0.5,
        .full_every = 1,
        .sliding_window = 512},
-      {.architecture = "llama4", .layout = interleaved, .base = 500000, .head_dim = 128, .no_rope_every = 4},
+      {.architecture = "llama4",
+       .layout = interleaved,
+       .base = 500000,
+       .head_dim = 128,
+       .no_rope_every = 4,
+       .queries = query_growth::temperature},
       {.architecture = "mellum",
        .local_base = 10000,
        .head_dim = 128,
@@ -16779,6 +18049,7 @@ namespace detail {
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
   using enum layout_kind;
+  using enum query_growth;
   using enum score_scale;
   using enum which_slide;
   static constexpr hugging_face_record records[] = {
@@ -16853,10 +18124,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "minicpm3"},
       {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral"},
-      {.architecture = "ministral3", .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "ministral3", .maybe_head_dim = 128, .queries = beta, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
-      {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
+      {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
@@ -16884,6 +18155,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "phi3v"},
       {.architecture = "phi4multimodal"},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
+      {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen25omni", .base = 1e6},
       {.architecture = "qwen25vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
@@ -17319,9 +18591,78 @@ Index rotary_dim_of(json_reader<J>& text, json_reader<J>& rope, const head_shape
 #include <utility>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
+
+#include <string>
+#include <string_view>
+
+
+/// What the layers of a config.json multiply their queries by.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether a key is there that makes queries grow, for architectures of which nothing is known.
+inline bool speaks_of_query_scaling(std::string_view key) {
+  for (const std::string_view one :
+       {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
+    if (key == one) return true;
+  return false;
+}
+
+/// The rule of the keys beside the rope dictionary: Llama 4's and log-n.
+template <class J>
+void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_rope& model) {
+  if (defaults.queries == query_growth::temperature) {
+    const J* tuning = text.find("attn_temperature_tuning");  // 4 is true, in files as old as the model
+    const bool tuned = !tuning || (tuning->is_number()
+                                       ? !equal(*text.number("attn_temperature_tuning", range::any_number), 0)
+                                       : *text.boolean("attn_temperature_tuning"));
+    const llama4_query_scaling rule{
+        .floor_scale = text.number("floor_scale", range::positive).value_or(8192),
+        .attention_scale = text.number("attn_scale", range::not_negative).value_or(0.1)};
+    if (!tuned) return;
+    model.query_rule.rule = rule;
+    model.scaled = scaled_queries::layers_without_rope;
+  }
+  if (defaults.queries == query_growth::log_n) {
+    if (!text.boolean("use_logn_attn").value_or(true)) return;
+    model.query_rule.rule = log_n_query_scaling{
+        .train_length = text.required_number("seq_length", range::above_one, "use_logn_attn needs it")};
+    model.scaled = scaled_queries::every_layer;
+  }
+}
+
+/// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
+template <class J>
+void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
+                                     const hugging_face_record& defaults, model_rope& model) {
+  if (defaults.queries != query_growth::beta) return;
+  constexpr const char *key = "llama_4_scaling_beta", *length = "original_max_position_embeddings";
+  const auto beta = rope.number(key, range::not_negative);
+  if (!beta) return;
+  auto original = rope.number(length, range::above_one);
+  if (!original) original = text.number(length, range::above_one);
+  if (!original)
+    original = text.required_number("max_position_embeddings", range::above_one,
+                                    rope.path() + key + " needs it where " + length + " is not given");
+  model.query_rule.rule =
+      llama4_query_scaling{.floor_scale = *original, .attention_scale = *beta, .offset = 0};
+  model.scaled = scaled_queries::every_layer;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_QUERY_SCALING_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17436,6 +18777,16 @@ longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index
   return longrope;
 }
 
+/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
+///
+/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
+template <class J>
+double alpha_of_doublings(json_reader<J>& config, double length) {
+  const double trained =
+      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
+  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
+}
+
 /// \param length          tokens of the sequence, for the rules that depend on it
 /// \param unit_magnitude  YaRN has m = 1 where the dictionary has no attention_factor
 template <class J>
@@ -17543,6 +18894,13 @@ class hugging_face_group_maker {
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
+    if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
+      const double alpha = alpha_of_doublings(text_, length_);
+      if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
+      if (detail::equal(length_, 0))
+        warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+             "frequencies are for a short one");
+    }
     if (defaults_.backwards)
       rule.frequencies =
           frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
@@ -17559,7 +18917,12 @@ class hugging_face_group_maker {
         .base = base,
         .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
-    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
+    for (const std::string& key : rope.unasked()) {
+      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
+        model_.scaled = scaled_queries::not_known;
+      warn(path + key + " is not used by rope type " + type);
+    }
     model_.groups.push_back(std::move(group));
   }
 
@@ -18147,13 +19510,17 @@ class hugging_face_importer {
     defaults_ = record_of(text_, model_.architecture, given_layout_);
     refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
+    add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
-    for (const std::string& key : text_.unasked())
+    for (const std::string& key : text_.unasked()) {
+      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
+        model_.scaled = scaled_queries::not_known;
       if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
+    }
     return std::move(model_);
   }
 
@@ -18168,7 +19535,7 @@ class hugging_face_importer {
   static bool speaks_of_rope(const std::string& key) {
     const std::string words = "_" + key;
     for (const char* word : {"_rope", "_mrope", "_xdrope", "_rotary", "_theta", "_scal", "_softcap", "_nope",
-                             "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
+                             "_logn", "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
       if (words.find(word) != std::string::npos) return true;
     return false;
   }
@@ -19669,130 +21036,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_POPE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
-#define ROPE_ROTATION_QUERY_SCALING_HPP
-
-#include <cmath>
-#include <concepts>  // std::convertible_to
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
-/// sharpens it again. They scale queries, rotated or not; keys stay as they are.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// log-n scaling.
-///
-///     factor(p) = max(1, ln(p + 1) / ln(train_length))
-///
-///     scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
-///
-/// Throws:  std::invalid_argument unless train_length is finite and above 1 and p is not negative
-/// Source:  Su 2021, https://kexue.fm/archives/8823; `use_logn_attn` of Qwen
-struct log_n_query_scaling {
-  double train_length;
-
-  double operator()(std::int64_t position) const {
-    if (!detail::is_finite(train_length) || train_length <= 1)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: train_length must be finite and above 1, got ",
-                                 train_length));
-    if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("log_n_query_scaling: a position must not be negative, got ", position));
-    const double seen = static_cast<double>(position) + 1;
-    return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
-  }
-};
-
-/// What Llama 4 scales queries by in the layers that do not rotate.
-///
-///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
-///
-///     scale_queries(q, llama4_query_scaling{}, start);
-///
-/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
-///          not negative, and p is not negative
-/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
-struct llama4_query_scaling {
-  double floor_scale = 8192;
-  double attention_scale = 0.1;
-
-  double operator()(std::int64_t position) const {
-    if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
-        attention_scale < 0)
-      ROPE_THROW(
-          std::invalid_argument,
-          detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
-                          "finite and not negative, got ",
-                          floor_scale, " and ", attention_scale));
-    if (position < 0)
-      ROPE_THROW(std::invalid_argument,
-                 detail::message("llama4_query_scaling: a position must not be negative, got ", position));
-    return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
-  }
-};
-
-/// A factor for every position: one of those above, or a caller's own function.
-template <class X>
-concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
-  { rule(position) } -> std::convertible_to<double>;
-};
-
-/// Multiplies every head of every token by the factor of its position, in place.
-///
-/// \param q            [batch, tokens, heads, head_dim]
-/// \param rule         one of the above, or a function of the position
-/// \param positions    as in `rotate`
-/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
-///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
-///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
-///            one more rounding
-/// Cost:      one read and one write of q, and two factors per token
-template <query_scaling_rule Rule, class T, class P = std::int64_t, class Threads = this_thread>
-void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("scale_queries", "q", T);
-  ROPE_DETAIL_CHECK_POSITIONS("scale_queries", P);
-  ROPE_DETAIL_CHECK_THREADS("scale_queries", Threads);
-  if constexpr (!std::is_const_v<T>) {
-    using A = detail::arithmetic<T>;
-    detail::check_view("scale_queries", q);
-    detail::check_memory("scale_queries", q);
-    const auto source = detail::position_source(positions, q.tokens);
-    if (source.range("scale_queries", q.batch, q.tokens).largest ==
-        (std::numeric_limits<std::int64_t>::max)())
-      ROPE_THROW(std::out_of_range,
-                 detail::message("scale_queries: a position must be below 2^63 - 1, as in every table"));
-    for (Index b = 0; b < q.batch; ++b)
-      for (Index t = 0; t < q.tokens; ++t) static_cast<void>(rule(source(b, t)));
-    const auto scale = [&](Index first, Index last) {
-      for (Index token = first; token < last; ++token) {
-        const Index b = token / q.tokens, t = token % q.tokens;
-        const A factor = static_cast<A>(static_cast<double>(rule(source(b, t))));
-        if (detail::equal(factor, A(1))) continue;
-        for (Index h = 0; h < q.heads; ++h) {
-          T* channels = q.at(b, t, h);
-          for (Index d = 0; d < q.head_dim; ++d)
-            channels[d] = static_cast<T>(static_cast<A>(channels[d]) * factor);
-        }
-      }
-    };
-    detail::parallel_pieces(threads, q.batch * q.tokens, q.size() * Index(sizeof(T)), scale);
-  }
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_QUERY_SCALING_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP

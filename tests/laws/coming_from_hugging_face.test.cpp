@@ -238,6 +238,15 @@ TEST_CASE("transformers: temperatures", "[house][coming_from]") {
             2 * 0x1p-24L * testing::abs(factor * x.q_before(r, 5)));
     }
   }
+  SECTION("Ministral 3") {
+    scale_queries(bhsd(q), llama4_query_scaling{.floor_scale = 16384, .offset = 0}, n);
+    for (Index r = 0; r < q.rows(); ++r) {
+      const auto p = static_cast<testing::wide>(n + other::on_axis(q, r, 2));
+      const testing::wide factor = testing::log(testing::floor(p / 16384) + 1) * 0.1L + 1;
+      CHECK(testing::abs(q(r, 5) - factor * x.q_before(r, 5)) <=
+            2 * 0x1p-24L * testing::abs(factor * x.q_before(r, 5)));
+    }
+  }
   SECTION("Qwen") {
     scale_queries(bhsd(q), log_n_query_scaling{.train_length = 2048}, n);
     for (Index r = 0; r < q.rows(); ++r) {

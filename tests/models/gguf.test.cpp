@@ -337,7 +337,7 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
   CHECK(model("llama", window).layers_without_rope.empty());
   CHECK(model("smollm3", json::object()).layers_without_rope == layers{3, 7});
   CHECK(model("llama4", json::object()).layers_without_rope == layers{3, 7});
-  CHECK(model("llama4", none).layers_without_rope.empty());
+  CHECK(model("llama4", none).layers_without_rope == layers{7});  // the period is the number of layers
   CHECK(model("cohere2", window).layers_without_rope == layers{3, 7});
   CHECK(model("cohere2", {{".attention.sliding_window_pattern", {1, 0, 1, 1, 1, 1, 0, 1}}})
             .layers_without_rope == layers{1, 6});

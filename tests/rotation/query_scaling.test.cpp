@@ -32,12 +32,28 @@ TEST_CASE("the rules are the published ones", "[rotation][query_scaling]") {
   CHECK_THAT(llama(131071), testing::WithinAbs(1.283321334, 5e-10));
   CHECK_THAT((llama4_query_scaling{.floor_scale = 100, .attention_scale = 0.5})(199),
              testing::WithinAbs(1 + 0.5 * testing::log(3.0), 1e-15));
+  // get_llama_4_attn_scale of Ministral3Attention, which counts p and not p + 1
+  const llama4_query_scaling ministral{.floor_scale = 16384, .offset = 0};
+  CHECK(ministral(16383) == 1.0);
+  CHECK_THAT(ministral(16384), testing::WithinAbs(1.069314718, 5e-10));
+  CHECK_THAT(ministral(32768), testing::WithinAbs(1.109861229, 5e-10));
   const log_n_query_scaling log_n{.train_length = 4096};
   CHECK(log_n(0) == 1.0);
   CHECK(log_n(4095) == 1.0);
   CHECK(log_n(4096) > 1.0);
   CHECK_THAT(log_n(8191), testing::WithinAbs(13.0 / 12.0, 1e-15));
   CHECK_THAT(log_n(4096 * 4096LL - 1), testing::WithinAbs(2.0, 1e-15));
+}
+
+TEST_CASE("a rule chosen at run time is that rule", "[rotation][query_scaling]") {
+  const query_scaling none, log_n{log_n_query_scaling{.train_length = 4096}}, llama4{llama4_query_scaling{}};
+  CHECK(none.is_one());
+  CHECK_FALSE(log_n.is_one());
+  for (const std::int64_t p : {0, 8191, 100000}) {
+    CHECK(none(p) == 1);
+    CHECK(log_n(p) == log_n_query_scaling{.train_length = 4096}(p));
+    CHECK(llama4(p) == llama4_query_scaling{}(p));
+  }
 }
 
 TEST_CASE("every head of a token is scaled by the factor of its position", "[rotation][query_scaling]") {
@@ -121,6 +137,12 @@ TEST_CASE("a rule that makes no sense is refused before it is applied", "[rotati
           scale_queries(view, llama4_query_scaling{8192, bad});
         },
         "attention_scale"));
+  for (const double bad : {-1.0, infinity})
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] {
+          scale_queries(view, llama4_query_scaling{8192, 0.1, bad});
+        },
+        "offset must be finite and not negative"));
   // The last token is the bad one: nothing is scaled.
   CHECK(throws_saying<std::invalid_argument>(
       [&] {

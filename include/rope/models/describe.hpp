@@ -14,6 +14,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/attention_text.hpp>
 #include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/detail/query_scaling_text.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
@@ -192,6 +193,7 @@ inline std::string describe(const model_rope& model) {
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
   if (model.sink_logits) text += line("sink logits", "in the checkpoint: attention_options::sink_logits");
+  if (model.scaled != scaled_queries::none) text += line("query scaling", detail::query_scaling_text(model));
   if (!model.layers_without_rope.empty())
     text += line("layers without rotation", detail::joined(model.layers_without_rope));
   for (const layer_group& group : model.groups) {
@@ -226,6 +228,9 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
   if (a.layers_without_rope != b.layers_without_rope)
     found.push_back("layers without rotation are " + without(a) + " in " + a.source + " and " + without(b) +
                     " in " + b.source);
+  if (!detail::same_query_scaling(a, b, tolerance))
+    found.push_back("queries are scaled: " + detail::query_scaling_text(a) + " in " + a.source + "; " +
+                    detail::query_scaling_text(b) + " in " + b.source);
   for (std::size_t i = 0; i < (std::min)(a.layers.size(), b.layers.size()); ++i)
     if (a.groups.size() > 1 && a.layers[i] != b.layers[i]) {
       found.push_back("layer " + std::to_string(i) + " is of type " + a.layers[i] + " in " + a.source +

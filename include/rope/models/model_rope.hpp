@@ -14,6 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/query_scaling.hpp>
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 
@@ -73,6 +74,9 @@ enum class layer_rotation {
   not_known  ///< there is no such layer, or no group for its type
 };
 
+/// Which layers multiply their queries by model_rope::query_rule.
+enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
+
 /// The rotary embedding of a model.
 ///
 ///     const model_rope model = import_hugging_face(json);
@@ -93,6 +97,8 @@ struct model_rope {
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
+  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
+  scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
 
   /// The group of that layer type, else nullptr. A group without a layer type has every one.
@@ -128,11 +134,7 @@ struct model_rope {
   ///          not tell how it attends: a window that is not known, chunks (Llama 4), or layers of several
   ///          scales of which this one has no group
   attention_options attention_of_layer(Index layer) const {
-    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
-    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
-    if (layer < 0 || (count > 0 && layer >= count))
-      ROPE_THROW(std::out_of_range,
-                 detail::message("attention_of_layer: layer must be from 0 to ", count - 1, ", got ", layer));
+    check_layer("attention_of_layer", layer);
     const std::string type = layers.empty() ? "" : layers[static_cast<std::size_t>(layer)];
     const layer_group* own = group(type);
     bool alike = !groups.empty();
@@ -152,6 +154,37 @@ struct model_rope {
                                  " looks is not known from this file; set attention_options yourself"));
     const layer_group& g = own ? *own : groups.front();
     return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
+  }
+
+  /// What layer `layer` multiplies its queries by, position by position, rotated or not; without a rule
+  /// nothing.
+  ///
+  ///     const query_scaling rule = model.query_scaling_of_layer(layer);
+  ///     if (!rule.is_one()) scale_queries(queries, rule, start);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where the description does
+  ///          not tell, or the rule is that of layers that do not rotate and it is not known whether this
+  ///          one does
+  query_scaling query_scaling_of_layer(Index layer) const {
+    check_layer("query_scaling_of_layer", layer);
+    if (scaled == scaled_queries::none) return {};
+    if (scaled == scaled_queries::every_layer) return query_rule;
+    const layer_rotation rotation = rotation_of_layer(layer);
+    if (scaled == scaled_queries::not_known || rotation == layer_rotation::not_known)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("query_scaling_of_layer: what layer ", layer,
+                                 " multiplies its queries by is not known from this file; call scale_queries "
+                                 "with a rule of your own"));
+    return rotation == layer_rotation::none ? query_rule : query_scaling{};
+  }
+
+ private:
+  void check_layer(const char* function, Index layer) const {
+    const auto known = [](const auto& list) { return static_cast<Index>(list.size()); };
+    const Index count = (std::max)(known(layers), windows.size() > 1 ? known(windows) : Index{0});
+    if (layer < 0 || (count > 0 && layer >= count))
+      ROPE_THROW(std::out_of_range,
+                 detail::message(function, ": layer must be from 0 to ", count - 1, ", got ", layer));
   }
 };
 

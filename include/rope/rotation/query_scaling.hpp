@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <variant>
 
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
@@ -47,18 +48,22 @@ struct log_n_query_scaling {
   }
 };
 
-/// What Llama 4 scales queries by in the layers that do not rotate.
+/// What Llama 4 scales queries by in the layers that do not rotate, and Ministral 3 and Mistral 4 in every
+/// layer.
 ///
-///     factor(p) = 1 + attention_scale ln(1 + floor((p + 1) / floor_scale))
+///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///
 ///     scale_queries(q, llama4_query_scaling{}, start);
+///     scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
 ///
-/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale is finite and
-///          not negative, and p is not negative
-/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`)
+/// Throws:  std::invalid_argument unless floor_scale is finite and positive, attention_scale and offset are
+///          finite and not negative, and p is not negative
+/// Source:  Hugging Face transformers, Llama4TextAttention (`attn_temperature_tuning`) and
+///          Ministral3Attention (`llama_4_scaling_beta`, offset 0)
 struct llama4_query_scaling {
   double floor_scale = 8192;
   double attention_scale = 0.1;
+  double offset = 1;
 
   double operator()(std::int64_t position) const {
     if (!detail::is_finite(floor_scale) || floor_scale <= 0 || !detail::is_finite(attention_scale) ||
@@ -68,10 +73,34 @@ struct llama4_query_scaling {
           detail::message("llama4_query_scaling: floor_scale must be finite and positive and attention_scale "
                           "finite and not negative, got ",
                           floor_scale, " and ", attention_scale));
+    if (!detail::is_finite(offset) || offset < 0)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message("llama4_query_scaling: offset must be finite and not negative, got ", offset));
     if (position < 0)
       ROPE_THROW(std::invalid_argument,
                  detail::message("llama4_query_scaling: a position must not be negative, got ", position));
-    return 1 + attention_scale * std::log1p(std::floor((static_cast<double>(position) + 1) / floor_scale));
+    return 1 +
+           attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
+  }
+};
+
+/// One of the rules above that is chosen at run time, as by a model file; without a rule every factor is 1.
+///
+///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
+///     if (!rule.is_one()) scale_queries(q, rule, start);
+///
+/// Throws:  as its rule does
+struct query_scaling {
+  std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
+
+  /// Whether there is no rule.
+  bool is_one() const { return rule.index() == 0; }
+
+  double operator()(std::int64_t position) const {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
+    return 1;
   }
 };
 

@@ -104,6 +104,14 @@ std::string difference(const json& record, const json& expect) {
   for (std::size_t i = 0; i < turns.size(); ++i)
     if ((model.group_of_layer(static_cast<Index>(i)) != nullptr) != (turns[i] == 'y'))
       found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
+  const json factors = expect.value("query_factors", json::object());  // "layer position": factor
+  for (const auto& item : factors.items()) {
+    const std::size_t space = item.key().find(' ');
+    const rope::query_scaling rule = model.query_scaling_of_layer(std::stoll(item.key().substr(0, space)));
+    const double got = rule(std::stoll(item.key().substr(space)));
+    if (!(std::abs(got / item.value().get<double>() - 1) <= 4 * std::numeric_limits<double>::epsilon()))
+      found += "queries at " + item.key() + " times " + json(got).dump() + "; ";
+  }
   return found;
 }
 

@@ -54,6 +54,9 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const attention_options options = model.attention_of_layer(layer);  // window, scale
     CHECK(group == &model.groups[0]);
     CHECK(options.scale == group->scale);
+    constexpr Index start = 0;
+    const query_scaling rule = model.query_scaling_of_layer(layer);
+    if (!rule.is_one()) scale_queries(queries, rule, start);
   }
   {
     const model_rope model = import_hugging_face(json);

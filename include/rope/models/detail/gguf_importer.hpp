@@ -13,6 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/gguf_layers.hpp>
+#include <rope/models/detail/gguf_query_scaling.hpp>
 #include <rope/models/detail/gguf_reader.hpp>
 #include <rope/models/detail/gguf_record.hpp>
 #include <rope/models/detail/gguf_records.hpp>
@@ -51,6 +52,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, sliding_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
+    add_query_scaling(reader_, record_, model_);
     const auto bases = reader_.numbers("rope.freq_base_per_layer", range::above_one);
     const auto dimensions = reader_.numbers("rope.dimension_count_per_layer", range::whole);
     if (bases || dimensions)

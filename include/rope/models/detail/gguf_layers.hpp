@@ -106,6 +106,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
   if (record.no_rope_every > 0)
     for (Index i = record.no_rope_every - 1; i < layers; i += record.no_rope_every) without.push_back(i);
+  // Without chunks llama.cpp sets the period of Llama 4's layers that do not rotate to their number.
+  if (record.window == window_kind::chunks && sliding.empty() && layers > 0) without.push_back(layers - 1);
   if (!record.full_rotate)
     for (std::size_t i = dense; i < sliding.size(); ++i)
       if (!sliding[i]) without.push_back(static_cast<Index>(i));

@@ -33,6 +33,11 @@ enum class log_multiplier {
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
+/// What multiplies queries more and more along the sequence: attention.temperature_scale, in every layer,
+/// with the floor of attention.temperature_length or of the context before scaling; or Llama 4's own numbers,
+/// in layers that do not rotate.
+enum class gguf_temperature { none, of_length, of_context, fixed };
+
 /// What attention.sliding_window counts: tokens up to the query's own, those of both its sides, or chunks of
 /// the sequence.
 enum class window_kind { back, both_sides, chunks };
@@ -57,6 +62,7 @@ struct gguf_record {
   gguf_scale scale = gguf_scale::inverse_root;
   Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
   double softcap = 0;     // of attn_logit_softcapping, where it is read
+  gguf_temperature temperature = gguf_temperature::none;
   log_multiplier multiplier = log_multiplier::as_given;
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide

@@ -22,6 +22,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
+  using enum gguf_temperature;
   using enum window_kind;
   using enum log_multiplier;
   static constexpr gguf_record records[] = {
@@ -57,7 +58,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "dbrx"},
       {.architecture = "deci", .layout = interleaved},
       {.architecture = "deepseek", .layout = interleaved},
-      {.architecture = "deepseek2", .layout = interleaved, .last_channels = true, .multiplier = cancelled},
+      {.architecture = "deepseek2",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = cancelled},
       {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
       {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
       {.architecture = "deepseek4",
@@ -138,7 +143,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .period = 4,
        .full_rotate = false,
        .sliding = as_full,
-       .window = chunks},
+       .window = chunks,
+       .temperature = fixed},
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
@@ -149,8 +155,12 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minimax-01"},
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3"},
-      {.architecture = "mistral3", .layout = interleaved},
-      {.architecture = "mistral4", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "mistral3", .layout = interleaved, .temperature = of_context},
+      {.architecture = "mistral4",
+       .layout = interleaved,
+       .last_channels = true,
+       .temperature = of_length,
+       .multiplier = tenths},
       {.architecture = "modern-bert",
        .period = 3,
        .full_first = true,

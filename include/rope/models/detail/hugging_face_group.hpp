@@ -12,6 +12,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/derive.hpp>
 #include <rope/models/detail/hugging_face_config.hpp>
+#include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
 #include <rope/models/detail/json_reader.hpp>
@@ -64,6 +65,13 @@ class hugging_face_group_maker {
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
+    if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
+      const double alpha = alpha_of_doublings(text_, length_);
+      if (alpha > 1) rule = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
+      if (detail::equal(length_, 0))
+        warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+             "frequencies are for a short one");
+    }
     if (defaults_.backwards)
       rule.frequencies =
           frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
@@ -80,7 +88,12 @@ class hugging_face_group_maker {
         .base = base,
         .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
-    for (const std::string& key : rope.unasked()) warn(path + key + " is not used by rope type " + type);
+    add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
+    for (const std::string& key : rope.unasked()) {
+      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
+        model_.scaled = scaled_queries::not_known;
+      warn(path + key + " is not used by rope type " + type);
+    }
     model_.groups.push_back(std::move(group));
   }
 

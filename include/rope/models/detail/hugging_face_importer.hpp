@@ -15,6 +15,7 @@
 #include <rope/models/detail/hugging_face_config.hpp>
 #include <rope/models/detail/hugging_face_groups.hpp>
 #include <rope/models/detail/hugging_face_layers.hpp>
+#include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_windows.hpp>
 #include <rope/models/detail/json_reader.hpp>
@@ -42,13 +43,17 @@ class hugging_face_importer {
     defaults_ = record_of(text_, model_.architecture, given_layout_);
     refuse_models_without_rope(text_, defaults_, model_.architecture);
     add_layers();
+    add_query_scaling(text_, defaults_, model_);
     hugging_face_groups<J>(text_, defaults_, length_, model_).add();
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
-    for (const std::string& key : text_.unasked())
+    for (const std::string& key : text_.unasked()) {
+      if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
+        model_.scaled = scaled_queries::not_known;
       if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
         model_.warnings.push_back(text_.path() + key + " is not understood and has no effect");
+    }
     return std::move(model_);
   }
 
@@ -63,7 +68,7 @@ class hugging_face_importer {
   static bool speaks_of_rope(const std::string& key) {
     const std::string words = "_" + key;
     for (const char* word : {"_rope", "_mrope", "_xdrope", "_rotary", "_theta", "_scal", "_softcap", "_nope",
-                             "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
+                             "_logn", "_temperature", "_multiplier", "_partial", "_alibi", "_window"})
       if (words.find(word) != std::string::npos) return true;
     return false;
   }

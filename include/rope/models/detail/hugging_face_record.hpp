@@ -30,6 +30,14 @@ enum class which_slide {
   not_known
 };
 
+/// What multiplies queries more and more along the sequence.
+enum class query_growth {
+  none,
+  temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
+  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
+};
+
 /// How the keys of a file make groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
@@ -72,6 +80,7 @@ struct hugging_face_record {
   score_scale scale = score_scale::inverse_root;
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
+  query_growth queries = query_growth::none;
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
   bool causal = true;              // false: an encoder
@@ -80,6 +89,7 @@ struct hugging_face_record {
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // turns by minus the position
+  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
   std::string_view turns_if = {};  // no layer turns unless this key is true, "rope" or has a rope_theta
   std::string_view note = {};      // what its layers do that a description has no word for: a warning

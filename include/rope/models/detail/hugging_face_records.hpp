@@ -21,6 +21,7 @@ namespace detail {
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
   using enum layout_kind;
+  using enum query_growth;
   using enum score_scale;
   using enum which_slide;
   static constexpr hugging_face_record records[] = {
@@ -95,10 +96,10 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "minicpm3"},
       {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral"},
-      {.architecture = "ministral3", .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "ministral3", .maybe_head_dim = 128, .queries = beta, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
-      {.architecture = "mistral4", .layout = interleaved, .own_rule = true},
+      {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
@@ -126,6 +127,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "phi3v"},
       {.architecture = "phi4multimodal"},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
+      {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.architecture = "qwen2", .slides = from_max_window_layers, .slides_if_asked = true},
       {.architecture = "qwen25omni", .base = 1e6},
       {.architecture = "qwen25vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},

@@ -2,6 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -124,6 +125,16 @@ longrope_scaling longrope_of(json_reader<J>& config, json_reader<J>& rope, Index
   if (!longrope.attention_factor)
     longrope.attention_factor = longrope.uses_long() ? long_mscale : short_mscale;
   return longrope;
+}
+
+/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
+///
+/// Source: get_ntk_alpha of Qwen's modeling_qwen.py
+template <class J>
+double alpha_of_doublings(json_reader<J>& config, double length) {
+  const double trained =
+      config.required_number("seq_length", range::above_one, "use_dynamic_ntk, true by default, needs it");
+  return length <= trained ? 1 : std::exp2(std::ceil(std::log2(length / trained) + 1)) - 1;
 }
 
 /// \param length          tokens of the sequence, for the rules that depend on it
