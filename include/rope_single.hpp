@@ -15342,6 +15342,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 
 #include <algorithm>  // std::max
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15514,6 +15515,20 @@ struct named_number {
   double value;
 };
 
+/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;  // need not be that of attention
+  Index head_dim, first_channel, rotary_dim;
+};
+
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
@@ -15533,6 +15548,7 @@ struct layer_group {
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
   bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
@@ -15912,6 +15928,49 @@ struct group_comparison {
 
 #endif  // ROPE_MODELS_DETAIL_GROUP_COMPARISON_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_INDEXER_HPP
+#define ROPE_MODELS_DETAIL_INDEXER_HPP
+
+#include <string>
+
+
+/// What the indexers of sparse attention rotate. Attention and indexer of one model may have two layouts.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Which channels of an indexer's head turn, as many as in a head of attention, and how they pair.
+enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
+
+inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
+  return {
+      .layout = turn == indexer_turn::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
+      .head_dim = head_dim,
+      .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
+      .rotary_dim = rotary_dim};
+}
+
+/// What is wrong with that width of an indexer's head; empty if nothing.
+inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
+  if (head_dim >= rotary_dim) return {};
+  return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
+         std::to_string(head_dim);
+}
+
+/// How its heads are rotated.
+inline std::string text_of(const indexer_rotation& indexer) {
+  return std::string("rotate<") + name_of(indexer.layout) + ">(heads.channels(" +
+         std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
+         "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_INDEXER_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
 #define ROPE_MODELS_DETAIL_QUERY_SCALING_TEXT_HPP
 
@@ -16135,6 +16194,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
                                                             ", " + std::to_string(group.rotary_dim()) + ")";
   text += line("to rotate heads",
                std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  if (group.indexer) text += line("indexer", text_of(*group.indexer));
   return text;
 }
 
@@ -16218,6 +16278,9 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);
       group.number("softcap", x.softcap, y.softcap);
+      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
+        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
+                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);
@@ -16557,6 +16620,7 @@ struct gguf_record {
   Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
   double softcap = 0;     // of attn_logit_softcapping, where it is read
   gguf_temperature temperature = gguf_temperature::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::as_given;
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
@@ -17048,6 +17112,7 @@ namespace detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const gguf_record* gguf_record_of(std::string_view architecture) {
+  using enum indexer_turn;
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
@@ -17093,11 +17158,16 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .temperature = of_length,
        .multiplier = cancelled},
       {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
-      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "deepseek32",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_half_split,
+       .multiplier = tenths},
       {.architecture = "deepseek4",
        .layout = interleaved,
        .last_channels = true,
        .sink_logits = true,
+       .indexer = last_interleaved,
        .compressed = true},
       {.architecture = "dots1"},
       {.architecture = "dots3note",
@@ -17128,7 +17198,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .sliding = own_base, .scale = one},
       {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
-      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
+      {.architecture = "glm-dsa",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_interleaved,
+       .multiplier = ignored},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
       {.architecture = "gpt-oss", .sink_logits = true},
@@ -17547,7 +17621,26 @@ class gguf_importer {
                       .base = base,
                       .numbers = std::move(rule.numbers)};
     add_sections(group);
+    add_indexer(group);
     model_.groups.push_back(std::move(group));
+  }
+
+  void add_indexer(layer_group& group) {
+    constexpr const char* name = "attention.indexer.key_length";
+    const auto head_dim = reader_.number(name, range::count);
+    if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
+    if (record_.indexer == indexer_turn::no_indexer || !head_dim) {
+      if (head_dim)
+        model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
+      else if (record_.indexer != indexer_turn::no_indexer)
+        model_.warnings.push_back(reader_.key(name) +
+                                  " is missing, so the rotation of the indexer is not told");
+      return;
+    }
+    const auto width = static_cast<Index>(*head_dim);
+    const std::string broken = broken_rule_of_indexer(width, group.rotary_dim());
+    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
+    group.indexer = indexer_of(record_.indexer, width, group.rotary_dim());
   }
 
   void add_sections(layer_group& group) const {
@@ -17781,6 +17874,7 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
   bool causal = true;              // false: an encoder
@@ -17855,6 +17949,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .filled_base = 160000,
        .more_in_lists = true,
        .sliding_window = 128,
+       .indexer = indexer_turn::last_interleaved,
        .sink_logits = true,
        .note = "keys are values too: the output of attention is turned back by the position of its query"},
       {.architecture = "diffusiongemma",
@@ -18048,6 +18143,7 @@ namespace detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+  using enum indexer_turn;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
@@ -18056,7 +18152,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria", .maybe_head_dim = 128},
-      {.architecture = "axk2", .layout = interleaved},
+      {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "baichuan"},
       {.architecture = "bamba", .partial_rotary_factor = 0.5},
       {.architecture = "bitnet", .base = 500000},
@@ -18070,7 +18166,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "deepseekocr2", .maybe_head_dim = 128},
       {.architecture = "deepseekv2", .layout = interleaved},
       {.architecture = "deepseekv3", .layout = interleaved},
-      {.architecture = "deepseekv32", .layout = interleaved},
+      {.architecture = "deepseekv32", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
       {.architecture = "diffllama", .maybe_head_dim = 64},
       {.architecture = "doge"},
@@ -18091,7 +18187,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
       {.architecture = "glmimage", .partial_rotary_factor = 0.5},
-      {.architecture = "glmmoedsa", .layout = interleaved},
+      {.architecture = "glmmoedsa", .layout = interleaved, .indexer = first_interleaved},
       {.architecture = "glmocr", .layout = interleaved},
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
@@ -18917,6 +19013,7 @@ class hugging_face_group_maker {
         .base = base,
         .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
+    add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
     for (const std::string& key : rope.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
@@ -18929,6 +19026,7 @@ class hugging_face_group_maker {
   /// The last group once more, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
+    group.indexer = {};
     allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
@@ -18998,6 +19096,22 @@ class hugging_face_group_maker {
                    text_.path() + "rope_theta * rope_ratio");
   }
 
+  void add_indexer(layer_group& group) {
+    const auto given = text_.index("index_head_dim");
+    const auto interleave = text_.boolean("indexer_rope_interleave");
+    if (defaults_.indexer == indexer_turn::no_indexer) {
+      if (given) warn(text_.path() + "index_head_dim is that of an indexer; what it rotates is not known");
+      return;
+    }
+    if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
+      return;
+    const std::string broken =
+        broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
+    if (!broken.empty()) text_.refuse("index_head_dim", broken);
+    group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
+    if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  }
+
   void add_sections(json_reader<J>& rope, layer_group& group) {
     const char* key = "mrope_section";
     auto sections = rope.numbers(key, range::whole);
@@ -19032,6 +19146,8 @@ class hugging_face_group_maker {
       rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
                            ", got " + std::to_string(static_cast<Index>(sum)));
   }
+
+  static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer
 
   json_reader<J>& text_;
   const hugging_face_record& defaults_;

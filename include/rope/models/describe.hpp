@@ -14,6 +14,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/detail/attention_text.hpp>
 #include <rope/models/detail/group_comparison.hpp>
+#include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/query_scaling_text.hpp>
 #include <rope/models/model_rope.hpp>
 
@@ -173,6 +174,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
                                                             ", " + std::to_string(group.rotary_dim()) + ")";
   text += line("to rotate heads",
                std::string("rotate<") + name_of(group.layout) + ">(heads" + window + ", table)");
+  if (group.indexer) text += line("indexer", text_of(*group.indexer));
   return text;
 }
 
@@ -256,6 +258,9 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       group.number("softmax multiplier", x.softmax_multiplier, y.softmax_multiplier);
       group.number("score scale", x.scale, y.scale);
       group.number("softcap", x.softcap, y.softcap);
+      if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
+        group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
+                  " and by " + detail::text_of(*y.indexer) + " in " + b.source);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);

@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::max
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,20 @@ struct named_number {
   double value;
 };
 
+/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). Its queries and keys turn by the table of the layer.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;  // need not be that of attention
+  Index head_dim, first_channel, rotary_dim;
+};
+
 /// The layers of a model that rotate alike: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
@@ -49,6 +64,7 @@ struct layer_group {
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
   bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule

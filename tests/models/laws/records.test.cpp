@@ -104,6 +104,17 @@ std::string difference(const json& record, const json& expect) {
   for (std::size_t i = 0; i < turns.size(); ++i)
     if ((model.group_of_layer(static_cast<Index>(i)) != nullptr) != (turns[i] == 'y'))
       found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
+  if (expect.contains("indexer")) {
+    json is = json::object();
+    for (const rope::layer_group& group : model.groups)
+      if (group.indexer)
+        is[group.layer_type.empty() ? "every" : group.layer_type] = {
+            {"layout", rope::name_of(group.indexer->layout)},
+            {"head_dim", group.indexer->head_dim},
+            {"first_channel", group.indexer->first_channel},
+            {"rotary_dim", group.indexer->rotary_dim}};
+    if (is != expect.at("indexer")) found += "indexer is " + is.dump() + "; ";
+  }
   const json factors = expect.value("query_factors", json::object());  // "layer position": factor
   for (const auto& item : factors.items()) {
     const std::size_t space = item.key().find(' ');
@@ -136,6 +147,11 @@ json another(const json& value) {
 
 TEST_CASE("every recorded family is read as its own code reads it", "[models]") {
   CHECK(records_of("hugging_face", "records").size() >= 110);
+  for (const char* name : {"hugging_face", "gguf"}) {  // one that tells the indexer of each kind
+    std::size_t indexers = 0;
+    for (const json& record : records_of(name, "records")) indexers += record.at("expect").count("indexer");
+    CHECK(indexers >= 3);
+  }
   CHECK(records_of("gguf", "records").size() >= 25);
   for (const json& record : records("records")) {
     CAPTURE(source_of(record), record.at("expect").dump());

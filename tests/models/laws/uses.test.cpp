@@ -83,6 +83,22 @@ TEST_CASE("the comments of models show their use", "[models]") {
   CHECK(printed.str().find(" pairs kept, ") != std::string::npos);
 }
 
+TEST_CASE("the comment of indexer_rotation shows its use", "[models]") {
+  ones memory;
+  const head_view<float> heads = memory.view;
+  const testing::json config = {
+      {"model_type", "deepseek_v32"}, {"qk_nope_head_dim", 128}, {"qk_rope_head_dim", 64}};
+  const model_rope model = import_hugging_face(config);
+  const layer_group& group = model.groups[0];
+  const frequency_table table(group.frequencies, 20);
+  if (const auto& indexer = group.indexer)
+    with_layout(indexer->layout, [&](auto layout) {
+      rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+    });
+  CHECK(heads.at(0, 1, 0)[63] != 1);
+  CHECK(heads.at(0, 1, 0)[64] == 1);
+}
+
 TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
   ones memory;
   const head_view<float> queries = memory.view;

@@ -19,6 +19,7 @@
 #include <rope/models/detail/gguf_records.hpp>
 #include <rope/models/detail/gguf_schedule.hpp>
 #include <rope/models/detail/gguf_shape.hpp>
+#include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
 #include <rope/models/model_rope.hpp>
@@ -226,7 +227,26 @@ class gguf_importer {
                       .base = base,
                       .numbers = std::move(rule.numbers)};
     add_sections(group);
+    add_indexer(group);
     model_.groups.push_back(std::move(group));
+  }
+
+  void add_indexer(layer_group& group) {
+    constexpr const char* name = "attention.indexer.key_length";
+    const auto head_dim = reader_.number(name, range::count);
+    if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
+    if (record_.indexer == indexer_turn::no_indexer || !head_dim) {
+      if (head_dim)
+        model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
+      else if (record_.indexer != indexer_turn::no_indexer)
+        model_.warnings.push_back(reader_.key(name) +
+                                  " is missing, so the rotation of the indexer is not told");
+      return;
+    }
+    const auto width = static_cast<Index>(*head_dim);
+    const std::string broken = broken_rule_of_indexer(width, group.rotary_dim());
+    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
+    group.indexer = indexer_of(record_.indexer, width, group.rotary_dim());
   }
 
   void add_sections(layer_group& group) const {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <rope/config.hpp>
+#include <rope/models/detail/indexer.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// What a record of gguf_records.hpp can say about an architecture.
@@ -63,6 +64,7 @@ struct gguf_record {
   Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
   double softcap = 0;     // of attn_logit_softcapping, where it is read
   gguf_temperature temperature = gguf_temperature::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::as_given;
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide

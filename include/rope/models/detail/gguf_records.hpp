@@ -19,6 +19,7 @@ namespace detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const gguf_record* gguf_record_of(std::string_view architecture) {
+  using enum indexer_turn;
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
@@ -64,11 +65,16 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .temperature = of_length,
        .multiplier = cancelled},
       {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
-      {.architecture = "deepseek32", .layout = interleaved, .last_channels = true, .multiplier = tenths},
+      {.architecture = "deepseek32",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_half_split,
+       .multiplier = tenths},
       {.architecture = "deepseek4",
        .layout = interleaved,
        .last_channels = true,
        .sink_logits = true,
+       .indexer = last_interleaved,
        .compressed = true},
       {.architecture = "dots1"},
       {.architecture = "dots3note",
@@ -99,7 +105,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.architecture = "gemma4", .sliding = own_base, .scale = one},
       {.architecture = "gemma4-assistant", .sliding = own_base, .scale = one},
-      {.architecture = "glm-dsa", .layout = interleaved, .last_channels = true, .multiplier = ignored},
+      {.architecture = "glm-dsa",
+       .layout = interleaved,
+       .last_channels = true,
+       .indexer = first_interleaved,
+       .multiplier = ignored},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
       {.architecture = "gpt-oss", .sink_logits = true},

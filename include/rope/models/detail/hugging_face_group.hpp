@@ -15,6 +15,7 @@
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
+#include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
 #include <rope/models/detail/number_rule.hpp>
@@ -88,6 +89,7 @@ class hugging_face_group_maker {
         .base = base,
         .numbers = std::move(rule.numbers)};
     add_sections(rope, group);
+    add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
     for (const std::string& key : rope.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
@@ -100,6 +102,7 @@ class hugging_face_group_maker {
   /// The last group once more, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
+    group.indexer = {};
     allowance_.take("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
@@ -169,6 +172,22 @@ class hugging_face_group_maker {
                    text_.path() + "rope_theta * rope_ratio");
   }
 
+  void add_indexer(layer_group& group) {
+    const auto given = text_.index("index_head_dim");
+    const auto interleave = text_.boolean("indexer_rope_interleave");
+    if (defaults_.indexer == indexer_turn::no_indexer) {
+      if (given) warn(text_.path() + "index_head_dim is that of an indexer; what it rotates is not known");
+      return;
+    }
+    if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
+      return;
+    const std::string broken =
+        broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
+    if (!broken.empty()) text_.refuse("index_head_dim", broken);
+    group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
+    if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
+  }
+
   void add_sections(json_reader<J>& rope, layer_group& group) {
     const char* key = "mrope_section";
     auto sections = rope.numbers(key, range::whole);
@@ -203,6 +222,8 @@ class hugging_face_group_maker {
       rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
                            ", got " + std::to_string(static_cast<Index>(sum)));
   }
+
+  static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer
 
   json_reader<J>& text_;
   const hugging_face_record& defaults_;

@@ -50,6 +50,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .filled_base = 160000,
        .more_in_lists = true,
        .sliding_window = 128,
+       .indexer = indexer_turn::last_interleaved,
        .sink_logits = true,
        .note = "keys are values too: the output of attention is turned back by the position of its query"},
       {.architecture = "diffusiongemma",

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <rope/config.hpp>
+#include <rope/models/detail/indexer.hpp>
 #include <rope/rotation/layout.hpp>
 
 /// What a record of hugging_face_records.hpp can say about an architecture.
@@ -81,6 +82,7 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;    // only with use_sliding_window
   bool causal = true;              // false: an encoder

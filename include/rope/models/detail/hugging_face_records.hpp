@@ -20,6 +20,7 @@ namespace detail {
 
 /// The record of an architecture; nullptr where there is none, and nothing is guessed then.
 inline const hugging_face_record* hugging_face_record_of(std::string_view architecture) {
+  using enum indexer_turn;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
@@ -28,7 +29,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
       {.architecture = "aria", .maybe_head_dim = 128},
-      {.architecture = "axk2", .layout = interleaved},
+      {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "baichuan"},
       {.architecture = "bamba", .partial_rotary_factor = 0.5},
       {.architecture = "bitnet", .base = 500000},
@@ -42,7 +43,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "deepseekocr2", .maybe_head_dim = 128},
       {.architecture = "deepseekv2", .layout = interleaved},
       {.architecture = "deepseekv3", .layout = interleaved},
-      {.architecture = "deepseekv32", .layout = interleaved},
+      {.architecture = "deepseekv32", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
       {.architecture = "diffllama", .maybe_head_dim = 64},
       {.architecture = "doge"},
@@ -63,7 +64,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "glm4vmoe", .partial_rotary_factor = 0.5},
       {.architecture = "glmimage", .partial_rotary_factor = 0.5},
-      {.architecture = "glmmoedsa", .layout = interleaved},
+      {.architecture = "glmmoedsa", .layout = interleaved, .indexer = first_interleaved},
       {.architecture = "glmocr", .layout = interleaved},
       {.architecture = "gptj", .layout = interleaved},
       {.architecture = "gptneox", .partial_rotary_factor = 0.25},
