@@ -16576,6 +16576,7 @@ enum class sliding_rule {
   as_full,   // the base and the scaling of the other layers
   same,      // and their base whatever rope.freq_base_swa says
   unscaled,  // their base, no scaling
+  bare,      // unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
   plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
 };
@@ -16583,7 +16584,7 @@ enum class sliding_rule {
 /// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
 enum class log_multiplier {
   as_given,   // m = g(1) / g(it)
-  tenths,     // of it: m = g(1) / g(10 it), scores times g(10 it)^2
+  tenths,     // of it: m = g(1) / g(10 it)
   cancelled,  // tenths, but m = 1 wherever it is given
   ignored
 };
@@ -16622,17 +16623,20 @@ struct gguf_record {
   gguf_temperature temperature = gguf_temperature::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::as_given;
+  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
-  bool dense_rotate = false;  // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;  // attention.rope_pattern has 0 for a layer that does not rotate
-  bool half_of_full = false;  // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;    // all channels rotate, whatever rope.dimension_count says
-  bool unscaled = false;      // no layer is scaled, whatever rope.scaling says
-  double fixed_base = 0;      // in place of rope.freq_base, whatever it says
-  bool alpha = false;         // rope.scaling.alpha stretches the base
-  bool compressed = false;    // attention.compress_ratios: layers of 0 slide, unscaled; the others have
-                              // attention.compress_rope_freq_base and m = 1
+  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
+  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
+  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
+  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
+  bool alpha = false;          // rope.scaling.alpha stretches the base
+  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
+  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+                               // attention.compress_rope_freq_base and m = 1
+  std::string_view note = {};  // what a description has no word for: a warning
 };
 
 }  // namespace detail
@@ -16718,15 +16722,45 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// How many layers of a model count, without those of multi-token prediction, which come last; 0: not known.
+template <class L>
+Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
+  constexpr const char* name = "nextn_predict_layers";
+  const auto all = static_cast<Index>(reader.number("block_count", range::layers).value_or(0));
+  const auto more = static_cast<Index>(reader.number(name, range::whole).value_or(0));
+  if (all == 0 || more == 0) return all;
+  if (more >= all)
+    reader.refuse(reader.key(name),
+                  "must be below block_count, " + std::to_string(all) + ", got " + std::to_string(more));
+  warnings.push_back(reader.key(name) + ": the last layers, " + std::to_string(more) +
+                     " of them, predict more tokens; they are not described");
+  return all - more;
+}
+
+/// The values of a list for the layers that count; it may go on with those of multi-token prediction.
+///
+/// \param layers  as gguf_layer_count returns it
+/// \param what    as broken_rule_of_layer_list
+template <class L>
+std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* name, Index layers,
+                                    std::vector<double> list, const char* what = "block_count values") {
+  const auto more = static_cast<Index>(reader.number("nextn_predict_layers", range::whole).value_or(0));
+  const auto size = static_cast<Index>(list.size());
+  if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
+  const std::string broken = broken_rule_of_layer_list(
+      list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
+  if (!broken.empty()) reader.refuse(reader.key(name), broken);
+  return list;
+}
+
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
-    const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (const double slides : *given) sliding.push_back(!equal(slides, 0));
+    for (const double slides : gguf_layer_list(reader, name, layers, *given))
+      sliding.push_back(!equal(slides, 0));
     return sliding;
   }
   const auto every = reader.number(name, range::count);
@@ -16793,10 +16827,9 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   constexpr const char* name = "attention.rope_pattern";
   if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                              : std::optional<std::vector<double>>()) {
-    const std::string broken = broken_rule_of_layer_list(turns->size(), layers, "block_count values");
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (std::size_t i = 0; i < turns->size(); ++i)
-      if (equal((*turns)[i], 0)) without.push_back(static_cast<Index>(i));
+    const std::vector<double> list = gguf_layer_list(reader, name, layers, *turns);
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
@@ -16907,24 +16940,24 @@ struct gguf_layers {
   bool unscaled;
   double max_position;
   log_multiplier multiplier;
+  bool scores_grow;
   bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// Sets m as llama.cpp does: A attn_factor, A as log_multiplier says. Returns the softmax multiplier.
+/// m of YaRN but for attn_factor, and what a graph that lets scores grow takes it for.
+struct gguf_magnitude {
+  double m, log_multiplier;
+};
+
+/// \param factor  of YaRN
 template <class L>
-double read_magnitude(const gguf_reader<L>& reader, const gguf_layers& layers, double attn_factor,
-                      yarn_scaling& yarn) {
-  const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
-  double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  if (layers.multiplier == log_multiplier::ignored) all_dim = 0;
-  const bool deepseek =
-      layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled;
-  if (deepseek) all_dim /= 0.1;
-  const double above = layers.multiplier == log_multiplier::cancelled ? all_dim : 1;
-  yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
-  if (layers.unit_magnitude) yarn.attention_factor = 1;
-  const double softmax = attn_factor * g(all_dim);
-  return deepseek ? softmax * softmax : 1;
+gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
+  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
+  double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (layers.multiplier == log_multiplier::ignored) k = 0;
+  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
+  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
+  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
 }
 
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
@@ -16984,6 +17017,20 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
+/// What scores are multiplied by beside 1 / sqrt(head_dim).
+///
+/// Source: llama.cpp, kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+template <class L>
+double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
+  if (!layers.scores_grow) return 1;
+  const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
+  const double log_factor = std::log(scaling.factor);
+  const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
+  const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
+  return checked(growth * growth, range::positive, "import_gguf",
+                 "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
+}
+
 /// derive(), with the divisors of the file behind the rule.
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
@@ -17003,12 +17050,9 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn_scaling& yarn = rule.yarn;
   yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
   yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
-  const double multiplier =
-      checked(read_magnitude(reader, layers, scaling.attn_factor, yarn), range::positive, "import_gguf",
-              "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
-  derived result = derive_with("yarn", layers, rule, factors);
-  result.softmax_multiplier = multiplier;
-  return result;
+  yarn.attention_factor =
+      layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
+  return derive_with("yarn", layers, rule, factors);
 }
 
 /// What q . k is multiplied by before the softmax, beside `multiplier`.
@@ -17040,9 +17084,12 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   const gguf_scaling scaling = read_scaling(reader, layers);
   std::optional<ggml_pair_factors> factors;
   if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
-  if (!equal(scaling.ext_factor, 0)) return derive_gguf_yarn(reader, layers, scaling, factors);
-  return derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers,
-                     magnified_linear{.factor = scaling.factor, .magnitude = scaling.attn_factor}, factors);
+  const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+  derived result = equal(scaling.ext_factor, 0)
+                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
+                       : derive_gguf_yarn(reader, layers, scaling, factors);
+  result.softmax_multiplier = score_growth(reader, layers, scaling);
+  return result;
 }
 
 }  // namespace detail
@@ -17136,11 +17183,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "chatglm", .layout = interleaved},
       {.architecture = "codeshell"},
       {.architecture = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
-      {.architecture = "cohere2",
-       .layout = interleaved,
-       .period = 4,
-       .full_rotate = false,
-       .sliding = as_full},
+      {.architecture = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
       {.architecture = "cohere2moe",
        .layout = interleaved,
        .full_first = true,
@@ -17156,13 +17199,15 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .temperature = of_length,
-       .multiplier = cancelled},
+       .multiplier = cancelled,
+       .scores_grow = true},
       {.architecture = "deepseek2-ocr", .whole_head = true, .unscaled = true},
       {.architecture = "deepseek32",
        .layout = interleaved,
        .last_channels = true,
        .indexer = first_half_split,
-       .multiplier = tenths},
+       .multiplier = tenths,
+       .scores_grow = true},
       {.architecture = "deepseek4",
        .layout = interleaved,
        .last_channels = true,
@@ -17202,14 +17247,15 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .indexer = first_interleaved,
-       .multiplier = ignored},
+       .multiplier = ignored,
+       .scores_grow = true},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
       {.architecture = "gpt-oss", .sink_logits = true},
       {.architecture = "gpt2", .rotates = false},
       {.architecture = "gptj", .rotates = false},
       {.architecture = "gptneox"},
-      {.architecture = "granite", .layout = interleaved, .scale = of_key},
+      {.architecture = "granite", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granite_swa",
        .layout = interleaved,
        .sliding = same,
@@ -17217,9 +17263,9 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .scale = of_key,
        .needs_pattern = true,
        .rope_pattern = true},
-      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key},
-      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key},
-      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key},
+      {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key, .finetuned = true},
+      {.architecture = "granitemoe", .layout = interleaved, .scale = of_key, .finetuned = true},
+      {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "grok", .softcap = 30},
       {.architecture = "grovemoe"},
       {.architecture = "hunyuan-dense", .alpha = true},
@@ -17251,7 +17297,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "maincoder", .layout = interleaved},
       {.architecture = "mamba", .rotates = false},
       {.architecture = "mamba2", .rotates = false},
-      {.architecture = "mellum", .period = 4, .sliding = unscaled},
+      {.architecture = "mellum", .period = 4, .sliding = bare},
       {.architecture = "mimo2", .sliding = own_base},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
@@ -17263,7 +17309,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .temperature = of_length,
-       .multiplier = tenths},
+       .multiplier = tenths,
+       .scores_grow = true},
       {.architecture = "modern-bert",
        .period = 3,
        .full_first = true,
@@ -17274,7 +17321,8 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .period = 4,
        .full_rotate = false,
-       .sliding = unscaled},
+       .sliding = unscaled,
+       .note = "queries are multiplied by qk_scale_factor too, which is in attn_q_norm.weight"},
       {.architecture = "nanbeige", .layout = interleaved, .scale = of_key},
       {.architecture = "nemotron"},
       {.architecture = "nemotron_h", .rotates = false},
@@ -17283,7 +17331,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "nomic-bert"},
       {.architecture = "nomic-bert-moe"},
       {.architecture = "olmo", .layout = interleaved},
-      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = unscaled},
+      {.architecture = "olmo2", .period = 4, .needs_window = true, .sliding = bare},
       {.architecture = "olmoe"},
       {.architecture = "openelm"},
       {.architecture = "orion"},
@@ -17382,7 +17430,8 @@ struct gguf_shape {
     if (record.fixed_base > 0) base = record.fixed_base;
     const auto alpha = reader.number("rope.scaling.alpha", range::not_negative);
     if (record.alpha && alpha.value_or(0) > 0) base = stretched(base, *alpha);
-    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::same)
+    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::bare ||
+        record.sliding == sliding_rule::same)
       return base;
     if (record.needs_swa_base) return reader.required_number(own, range::above_one);
     return reader.number(own, range::above_one)
@@ -17440,7 +17489,7 @@ class gguf_importer {
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
+    layers_ = gguf_layer_count(reader_, model_.warnings);
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
@@ -17457,6 +17506,7 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
+    if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
       model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
@@ -17476,6 +17526,10 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is one without rotary embeddings, got " + reader_.architecture() +
                          (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
+    if (record_.finetuned && finetuned == 0.0)
+      reader_.refuse(reader_.key("rope.scaling.finetuned"),
+                     "is false, which tells " + reader_.architecture() + " that no layer turns");
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
@@ -17486,13 +17540,15 @@ class gguf_importer {
   /// Full and sliding layers, if they differ.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
-               plain = record_.sliding == sliding_rule::plain,
-               unscaled = plain || record_.sliding == sliding_rule::unscaled;
+               plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
+               unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
+    const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
+                             (bare && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
-        (unscaled && !sliding_.empty() && reader_.number("rope.scaling.factor", range::not_negative));
+        (unscaled && !sliding_.empty() && any_scaling);
     if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
     if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
@@ -17519,18 +17575,15 @@ class gguf_importer {
 
   /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
   /// whether they slide.
-  void add_groups_of_layers(const std::optional<std::vector<double>>& bases,
-                            const std::optional<std::vector<double>>& dimensions) {
+  void add_groups_of_layers(std::optional<std::vector<double>> bases,
+                            std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
-    const std::size_t count = bases ? bases->size() : dimensions->size();
-    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(count));
+    const std::size_t given = bases ? bases->size() : dimensions->size();
+    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
     for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list) {
-        const std::string broken =
-            broken_rule_of_layer_list((*list)->size(), expected, "one value per layer");
-        if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-      }
+      if (*list) *list = gguf_layer_list(reader_, name, expected, **list, "one value per layer");
+    const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
       Index rotary_dim;
@@ -17599,7 +17652,9 @@ class gguf_importer {
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
     allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
-    const bool plain = record_.unscaled || (slides && record_.sliding == sliding_rule::plain);
+    const bool plain =
+        record_.unscaled ||
+        (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     derived rule = derive_gguf(reader_,
                                {.rotary_dim = rotary_dim,
@@ -17607,6 +17662,7 @@ class gguf_importer {
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
                                 .multiplier = record_.multiplier,
+                                .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);
     layer_group group{.layer_type = layer_type,
@@ -17812,6 +17868,8 @@ enum class score_scale {
   half_head,              // 1 / sqrt(head_dim / 2)
   query_pre_attn_scalar,  // 1 / sqrt(that key)
   attention_multiplier,   // that key
+  key_multiplier,         // that key / sqrt(head_dim)
+  qk_scale_factor,        // that key / sqrt(head_dim)
   one
 };
 
@@ -18069,7 +18127,8 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .from_end = true,
        .sliding_window = 2048,
        .no_rope_every = 4,
-       .note = "queries are multiplied by qk_scale_factor, 3.87 where it is absent, before they turn"},
+       .scale = qk_scale_factor,
+       .scale_number = 3.87},
       {.architecture = "olmo3", .base = 500000, .local_base = 500000},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
@@ -18178,7 +18237,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
-      {.architecture = "falconh1"},
+      {.architecture = "falconh1", .scale = key_multiplier, .scale_number = 1},
       {.architecture = "flexolmo", .base = 500000},
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "glm", .layout = interleaved, .partial_rotary_factor = 0.5},
@@ -19063,6 +19122,10 @@ class hugging_face_group_maker {
             text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
         return detail::equal(factor, 0) ? root : factor;
       }
+      case score_scale::key_multiplier:
+        return root * text_.number("key_multiplier", range::positive).value_or(defaults_.scale_number);
+      case score_scale::qk_scale_factor:
+        return root * text_.number("qk_scale_factor", range::positive).value_or(defaults_.scale_number);
       case score_scale::inverse_root:
         break;
     }

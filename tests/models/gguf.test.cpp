@@ -565,3 +565,17 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
       "ALiBi", ""));
   CHECK(model("baichuan", {{".block_count", 32}}).groups.size() == 1);
 }
+
+TEST_CASE("layers of multi-token prediction are left out of a description, which says so", "[models][gguf]") {
+  const auto model =
+      import_gguf(gguf("smollm3", {{".attention.key_length", 128},
+                                   {".block_count", 6},
+                                   {".nextn_predict_layers", 2},
+                                   {".rope.freq_base_per_layer", {1e4, 2e4, 1e4, 1e4, 1e4, 1e4}}}));
+  CHECK(model.layers.size() == 4);
+  CHECK(model.groups.size() == 2);
+  CHECK(model.layers_without_rope == std::vector<Index>{3});
+  CHECK(has_warning(model.warnings, "smollm3.nextn_predict_layers: the last layers, 2 of them"));
+  CHECK(has_warning(import_gguf(gguf("muse-glimmer", {{".attention.key_length", 128}})).warnings,
+                    "qk_scale_factor too, which is in attn_q_norm.weight"));
+}

@@ -46,7 +46,7 @@ class gguf_importer {
     model_.query_heads = reader_.heads("attention.head_count");
     model_.key_heads = reader_.heads("attention.head_count_kv");
     if (model_.key_heads == 0) model_.key_heads = model_.query_heads;
-    layers_ = static_cast<Index>(reader_.number("block_count", range::layers).value_or(0));
+    layers_ = gguf_layer_count(reader_, model_.warnings);
     factors_ = read_pair_factors(reader_, model_.max_position, length_);
     sliding_ = gguf_sliding_layers(reader_, record_, layers_);
     model_.layers_without_rope = gguf_layers_without_rope(reader_, record_, layers_, sliding_);
@@ -63,6 +63,7 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
+    if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
       model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
     return std::move(model_);
@@ -82,6 +83,10 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is one without rotary embeddings, got " + reader_.architecture() +
                          (large_baichuan ? " of 40 layers, which has ALiBi biases" : ""));
+    const auto finetuned = reader_.number("rope.scaling.finetuned", range::zero_or_one);
+    if (record_.finetuned && finetuned == 0.0)
+      reader_.refuse(reader_.key("rope.scaling.finetuned"),
+                     "is false, which tells " + reader_.architecture() + " that no layer turns");
     if (record_.half_split_sections && reader_.numbers("rope.dimension_sections", range::whole))
       record_.layout = layout_kind::half_split;
     if (given_layout_) record_.layout = *given_layout_;
@@ -92,13 +97,15 @@ class gguf_importer {
   /// Full and sliding layers, if they differ.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
-               plain = record_.sliding == sliding_rule::plain,
-               unscaled = plain || record_.sliding == sliding_rule::unscaled;
+               plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
+               unscaled = plain || bare || record_.sliding == sliding_rule::unscaled;
+    const bool any_scaling = reader_.number("rope.scaling.factor", range::not_negative) ||
+                             (bare && reader_.number("rope.scaling.attn_factor", range::positive));
     const bool two_types =
         (reader_.number("rope.freq_base_swa", range::above_one) && record_.sliding != sliding_rule::same) ||
         reader_.number("rope.dimension_count_swa", range::count) || record_.needs_swa_base ||
         record_.half_of_full || (own_base && model_.sliding_window > 0) ||
-        (unscaled && !sliding_.empty() && reader_.number("rope.scaling.factor", range::not_negative));
+        (unscaled && !sliding_.empty() && any_scaling);
     if (plain && sliding_.empty()) return add_group("", false, shape().base(false), shape().dimension(false));
     if (!two_types) return add_group("", false, shape().base(false), shape().dimension(false));
     add_group("full_attention", false, shape().base(false), shape().dimension(false));
@@ -125,18 +132,15 @@ class gguf_importer {
 
   /// Bases and dimensions that are given per layer: one group for all layers that agree in both, and in
   /// whether they slide.
-  void add_groups_of_layers(const std::optional<std::vector<double>>& bases,
-                            const std::optional<std::vector<double>>& dimensions) {
+  void add_groups_of_layers(std::optional<std::vector<double>> bases,
+                            std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
-    const std::size_t count = bases ? bases->size() : dimensions->size();
-    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(count));
+    const std::size_t given = bases ? bases->size() : dimensions->size();
+    const Index expected = layers_ > 0 ? layers_ : (std::max)(Index{1}, static_cast<Index>(given));
     for (const auto& [list, name] : {std::pair(&bases, base_key), std::pair(&dimensions, dimension_key)})
-      if (*list) {
-        const std::string broken =
-            broken_rule_of_layer_list((*list)->size(), expected, "one value per layer");
-        if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-      }
+      if (*list) *list = gguf_layer_list(reader_, name, expected, **list, "one value per layer");
+    const std::size_t count = bases ? bases->size() : dimensions->size();
     struct kind {
       double base;
       Index rotary_dim;
@@ -205,7 +209,9 @@ class gguf_importer {
                                                         std::to_string(head) + ", got " +
                                                         std::to_string(rotary_dim));
     allowance_.take("import_gguf", reader_.key(dimension.second), rotary_dim / 2);
-    const bool plain = record_.unscaled || (slides && record_.sliding == sliding_rule::plain);
+    const bool plain =
+        record_.unscaled ||
+        (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     derived rule = derive_gguf(reader_,
                                {.rotary_dim = rotary_dim,
@@ -213,6 +219,7 @@ class gguf_importer {
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
                                 .multiplier = record_.multiplier,
+                                .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);
     layer_group group{.layer_type = layer_type,

@@ -22,15 +22,45 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// How many layers of a model count, without those of multi-token prediction, which come last; 0: not known.
+template <class L>
+Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
+  constexpr const char* name = "nextn_predict_layers";
+  const auto all = static_cast<Index>(reader.number("block_count", range::layers).value_or(0));
+  const auto more = static_cast<Index>(reader.number(name, range::whole).value_or(0));
+  if (all == 0 || more == 0) return all;
+  if (more >= all)
+    reader.refuse(reader.key(name),
+                  "must be below block_count, " + std::to_string(all) + ", got " + std::to_string(more));
+  warnings.push_back(reader.key(name) + ": the last layers, " + std::to_string(more) +
+                     " of them, predict more tokens; they are not described");
+  return all - more;
+}
+
+/// The values of a list for the layers that count; it may go on with those of multi-token prediction.
+///
+/// \param layers  as gguf_layer_count returns it
+/// \param what    as broken_rule_of_layer_list
+template <class L>
+std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* name, Index layers,
+                                    std::vector<double> list, const char* what = "block_count values") {
+  const auto more = static_cast<Index>(reader.number("nextn_predict_layers", range::whole).value_or(0));
+  const auto size = static_cast<Index>(list.size());
+  if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
+  const std::string broken = broken_rule_of_layer_list(
+      list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
+  if (!broken.empty()) reader.refuse(reader.key(name), broken);
+  return list;
+}
+
 /// One entry per layer, whether it slides; empty if that is not known, or if none does.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
   std::vector<bool> sliding;
   if (const auto given = reader.numbers(name, range::zero_or_one)) {
-    const std::string broken = broken_rule_of_layer_list(given->size(), layers, "block_count values");
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (const double slides : *given) sliding.push_back(!equal(slides, 0));
+    for (const double slides : gguf_layer_list(reader, name, layers, *given))
+      sliding.push_back(!equal(slides, 0));
     return sliding;
   }
   const auto every = reader.number(name, range::count);
@@ -97,10 +127,9 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   constexpr const char* name = "attention.rope_pattern";
   if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
                                              : std::optional<std::vector<double>>()) {
-    const std::string broken = broken_rule_of_layer_list(turns->size(), layers, "block_count values");
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
-    for (std::size_t i = 0; i < turns->size(); ++i)
-      if (equal((*turns)[i], 0)) without.push_back(static_cast<Index>(i));
+    const std::vector<double> list = gguf_layer_list(reader, name, layers, *turns);
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);

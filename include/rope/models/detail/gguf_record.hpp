@@ -20,6 +20,7 @@ enum class sliding_rule {
   as_full,   // the base and the scaling of the other layers
   same,      // and their base whatever rope.freq_base_swa says
   unscaled,  // their base, no scaling
+  bare,      // unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
   plain      // rope.freq_base_swa, their base where it is absent; no scaling, and m = 1
 };
@@ -27,7 +28,7 @@ enum class sliding_rule {
 /// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
 enum class log_multiplier {
   as_given,   // m = g(1) / g(it)
-  tenths,     // of it: m = g(1) / g(10 it), scores times g(10 it)^2
+  tenths,     // of it: m = g(1) / g(10 it)
   cancelled,  // tenths, but m = 1 wherever it is given
   ignored
 };
@@ -66,17 +67,20 @@ struct gguf_record {
   gguf_temperature temperature = gguf_temperature::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
   log_multiplier multiplier = log_multiplier::as_given;
+  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
-  bool dense_rotate = false;  // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;  // attention.rope_pattern has 0 for a layer that does not rotate
-  bool half_of_full = false;  // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;    // all channels rotate, whatever rope.dimension_count says
-  bool unscaled = false;      // no layer is scaled, whatever rope.scaling says
-  double fixed_base = 0;      // in place of rope.freq_base, whatever it says
-  bool alpha = false;         // rope.scaling.alpha stretches the base
-  bool compressed = false;    // attention.compress_ratios: layers of 0 slide, unscaled; the others have
-                              // attention.compress_rope_freq_base and m = 1
+  bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
+  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
+  bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
+  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
+  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
+  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
+  bool alpha = false;          // rope.scaling.alpha stretches the base
+  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
+  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+                               // attention.compress_rope_freq_base and m = 1
+  std::string_view note = {};  // what a description has no word for: a warning
 };
 
 }  // namespace detail

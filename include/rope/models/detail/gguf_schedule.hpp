@@ -31,24 +31,24 @@ struct gguf_layers {
   bool unscaled;
   double max_position;
   log_multiplier multiplier;
+  bool scores_grow;
   bool unit_magnitude;  // m = 1, whatever the file says
 };
 
-/// Sets m as llama.cpp does: A attn_factor, A as log_multiplier says. Returns the softmax multiplier.
+/// m of YaRN but for attn_factor, and what a graph that lets scores grow takes it for.
+struct gguf_magnitude {
+  double m, log_multiplier;
+};
+
+/// \param factor  of YaRN
 template <class L>
-double read_magnitude(const gguf_reader<L>& reader, const gguf_layers& layers, double attn_factor,
-                      yarn_scaling& yarn) {
-  const auto g = [&](double k) { return yarn.factor <= 1 ? 1.0 : 0.1 * k * std::log(yarn.factor) + 1; };
-  double all_dim = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
-  if (layers.multiplier == log_multiplier::ignored) all_dim = 0;
-  const bool deepseek =
-      layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled;
-  if (deepseek) all_dim /= 0.1;
-  const double above = layers.multiplier == log_multiplier::cancelled ? all_dim : 1;
-  yarn.attention_factor = (equal(all_dim, 0) ? g(1) : g(above) / g(all_dim)) * attn_factor;
-  if (layers.unit_magnitude) yarn.attention_factor = 1;
-  const double softmax = attn_factor * g(all_dim);
-  return deepseek ? softmax * softmax : 1;
+gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
+  const auto g = [&](double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1; };
+  double k = reader.number("rope.scaling.yarn_log_multiplier", range::not_negative).value_or(0);
+  if (layers.multiplier == log_multiplier::ignored) k = 0;
+  if (layers.multiplier == log_multiplier::tenths || layers.multiplier == log_multiplier::cancelled) k /= 0.1;
+  const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
+  return {equal(k, 0) ? g(1) : g(above) / g(k), k};
 }
 
 /// The divisors of a file for the layers that do not slide, and the tensor they come from.
@@ -108,6 +108,20 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
+/// What scores are multiplied by beside 1 / sqrt(head_dim).
+///
+/// Source: llama.cpp, kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+template <class L>
+double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
+  if (!layers.scores_grow) return 1;
+  const gguf_magnitude magnitude = magnitude_of(reader, layers, scaling.factor);
+  const double log_factor = std::log(scaling.factor);
+  const double m = equal(scaling.ext_factor, 0) ? 1 + 0.1 * log_factor : magnitude.m;
+  const double growth = scaling.attn_factor * m * (1 + 0.1 * magnitude.log_multiplier * log_factor);
+  return checked(growth * growth, range::positive, "import_gguf",
+                 "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
+}
+
 /// derive(), with the divisors of the file behind the rule.
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
@@ -127,12 +141,9 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
   yarn_scaling& yarn = rule.yarn;
   yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
   yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
-  const double multiplier =
-      checked(read_magnitude(reader, layers, scaling.attn_factor, yarn), range::positive, "import_gguf",
-              "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
-  derived result = derive_with("yarn", layers, rule, factors);
-  result.softmax_multiplier = multiplier;
-  return result;
+  yarn.attention_factor =
+      layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
+  return derive_with("yarn", layers, rule, factors);
 }
 
 /// What q . k is multiplied by before the softmax, beside `multiplier`.
@@ -164,9 +175,12 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
   const gguf_scaling scaling = read_scaling(reader, layers);
   std::optional<ggml_pair_factors> factors;
   if (given_factors && !layers.unscaled) factors = given_factors->of_pairs(reader, layers.rotary_dim / 2);
-  if (!equal(scaling.ext_factor, 0)) return derive_gguf_yarn(reader, layers, scaling, factors);
-  return derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers,
-                     magnified_linear{.factor = scaling.factor, .magnitude = scaling.attn_factor}, factors);
+  const magnified_linear linear{.factor = scaling.factor, .magnitude = scaling.attn_factor};
+  derived result = equal(scaling.ext_factor, 0)
+                       ? derive_with(equal(scaling.factor, 1) ? "default" : "linear", layers, linear, factors)
+                       : derive_gguf_yarn(reader, layers, scaling, factors);
+  result.softmax_multiplier = score_growth(reader, layers, scaling);
+  return result;
 }
 
 }  // namespace detail

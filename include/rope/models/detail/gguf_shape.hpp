@@ -42,7 +42,8 @@ struct gguf_shape {
     if (record.fixed_base > 0) base = record.fixed_base;
     const auto alpha = reader.number("rope.scaling.alpha", range::not_negative);
     if (record.alpha && alpha.value_or(0) > 0) base = stretched(base, *alpha);
-    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::same)
+    if (!slides || record.sliding == sliding_rule::unscaled || record.sliding == sliding_rule::bare ||
+        record.sliding == sliding_rule::same)
       return base;
     if (record.needs_swa_base) return reader.required_number(own, range::above_one);
     return reader.number(own, range::above_one)

@@ -139,6 +139,10 @@ class hugging_face_group_maker {
             text_.number("attention_multiplier", range::positive).value_or(defaults_.scale_number);
         return detail::equal(factor, 0) ? root : factor;
       }
+      case score_scale::key_multiplier:
+        return root * text_.number("key_multiplier", range::positive).value_or(defaults_.scale_number);
+      case score_scale::qk_scale_factor:
+        return root * text_.number("qk_scale_factor", range::positive).value_or(defaults_.scale_number);
       case score_scale::inverse_root:
         break;
     }

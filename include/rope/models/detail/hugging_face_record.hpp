@@ -20,6 +20,8 @@ enum class score_scale {
   half_head,              // 1 / sqrt(head_dim / 2)
   query_pre_attn_scalar,  // 1 / sqrt(that key)
   attention_multiplier,   // that key
+  key_multiplier,         // that key / sqrt(head_dim)
+  qk_scale_factor,        // that key / sqrt(head_dim)
   one
 };
 

@@ -55,7 +55,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
-      {.architecture = "falconh1"},
+      {.architecture = "falconh1", .scale = key_multiplier, .scale_number = 1},
       {.architecture = "flexolmo", .base = 500000},
       {.architecture = "gemma", .head_dim = 256},
       {.architecture = "glm", .layout = interleaved, .partial_rotary_factor = 0.5},
