@@ -68,9 +68,8 @@ its weights.
 
 ## Hugging Face
 
-Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say;
-*asked for, unless 128*: a file without head_dim is refused unless hidden_size / num_attention_heads is 128. Files with
-`alibi: true`, and baichuan of 40 layers, are refused: nothing turns in them.
+Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say.
+Files with `alibi: true`, and baichuan of 40 layers, are refused: nothing turns in them.
 
 | architecture | layout | base | head_dim | what else |
 |---|---|---|---|---|
@@ -83,7 +82,8 @@ foreach(record IN LISTS records)
   field(layout half_split)
   field(base "")
   field(head_dim "")
-  field(maybe_head_dim "")
+  field(nested_head_dim "")
+  field(nested_base "")
   field(partial_rotary_factor "")
   field(local_base "")
   field(full_head_dim "")
@@ -126,8 +126,8 @@ foreach(record IN LISTS records)
   if(base STREQUAL "0")
     set(base "the file says")
   endif()
-  if(maybe_head_dim)
-    set(head_dim "asked for, unless ${maybe_head_dim}")
+  if(nested_head_dim)
+    string(APPEND words "in a text_config head_dim ${nested_head_dim} and base ${nested_base} where they are absent")
   endif()
   if(double_head)
     set(head_dim "attention_head_dim, or 2 hidden_size / num_attention_heads")

@@ -17906,8 +17906,11 @@ struct hugging_face_record {
   double base = 10000;    // 0: no source is known, so a file must give it
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
-  Index head_dim = 0;          // 0: hidden_size / num_attention_heads
-  Index maybe_head_dim = 0;    // of the class as it comes; whether it is fixed is not recorded
+  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  // What the class of a whole model fills in where its text_config has no head_dim, no base; 0: as in a file
+  // of the text model alone.
+  Index nested_head_dim = 0;
+  double nested_base = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that turn come last in a head
   bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
@@ -17979,7 +17982,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
   using enum which_slide;
   static constexpr hugging_face_record records[] = {
       {.architecture = "afmoe",
-       .maybe_head_dim = 128,
+       .head_dim = 128,
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,
@@ -18210,7 +18213,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
   static constexpr hugging_face_record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
-      {.architecture = "aria", .maybe_head_dim = 128},
+      {.architecture = "aria"},
       {.architecture = "axk2", .layout = interleaved, .indexer = first_half_split},
       {.architecture = "baichuan"},
       {.architecture = "bamba", .partial_rotary_factor = 0.5},
@@ -18219,22 +18222,22 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "codegen", .layout = interleaved},
       {.architecture = "cohere", .layout = interleaved, .base = 500000},
-      {.architecture = "csm", .base = 500000, .maybe_head_dim = 64},
-      {.architecture = "cwm", .base = 1e6, .maybe_head_dim = 128, .own_rule = true},
+      {.architecture = "csm", .base = 500000},
+      {.architecture = "cwm", .base = 1e6, .head_dim = 128, .own_rule = true},
       {.architecture = "dbrx"},
-      {.architecture = "deepseekocr2", .maybe_head_dim = 128},
+      {.architecture = "deepseekocr2"},
       {.architecture = "deepseekv2", .layout = interleaved},
       {.architecture = "deepseekv3", .layout = interleaved},
       {.architecture = "deepseekv32", .layout = interleaved, .indexer = first_half_split},
-      {.architecture = "diadecoder", .maybe_head_dim = 128, .scale = one},
-      {.architecture = "diffllama", .maybe_head_dim = 64},
+      {.architecture = "diadecoder", .head_dim = 128, .scale = one},
+      {.architecture = "diffllama"},
       {.architecture = "doge"},
       {.architecture = "dots1", .slides = from_max_window_layers},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.architecture = "eurobert", .maybe_head_dim = 64, .causal = false},
+      {.architecture = "eurobert", .causal = false},
       {.architecture = "evolla", .base = 500000},
       {.architecture = "falcon"},
       {.architecture = "falconh1", .scale = key_multiplier, .scale_number = 1},
@@ -18255,55 +18258,52 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
-      {.architecture = "hrm", .maybe_head_dim = 128},
+      {.architecture = "hrm", .head_dim = 128},
       {.architecture = "hunyuanv1dense"},
       {.architecture = "hunyuanv1moe"},
       {.architecture = "hunyuanvl",
        .xdrope = true,
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image)"},
-      {.architecture = "hyperclovax", .maybe_head_dim = 128, .scale = attention_multiplier},
-      {.architecture = "hyv3", .base = 0, .maybe_head_dim = 128},
+      {.architecture = "hyperclovax", .scale = attention_multiplier},
+      {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
       {.architecture = "internlm2"},
-      {.architecture = "jais2", .maybe_head_dim = 128},
-      {.architecture = "jetmoe", .maybe_head_dim = 128},
+      {.architecture = "jais2"},
+      {.architecture = "jetmoe", .head_dim = 128},
       {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved},
-      {.architecture = "kyutaispeechto", .maybe_head_dim = 64},
+      {.architecture = "kyutaispeechto"},
       {.architecture = "lfm2", .base = 1e6},
       {.architecture = "lfm2moe", .base = 1e6},
       {.architecture = "llama"},
       {.architecture = "longcatflash", .layout = interleaved, .base = 1e7},
-      {.architecture = "mimi", .maybe_head_dim = 64},
+      {.architecture = "mimi"},
       {.architecture = "minicpm"},
       {.architecture = "minicpm3"},
       {.architecture = "minimax", .base = 1e6},
       {.architecture = "ministral"},
-      {.architecture = "ministral3", .maybe_head_dim = 128, .queries = beta, .own_rule = true},
+      {.architecture = "ministral3", .head_dim = 128, .queries = beta, .own_rule = true},
       {.architecture = "mistral", .sliding_window = 4096, .slides = every},
       {.architecture = "mistral3"},
       {.architecture = "mistral4", .layout = interleaved, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
-      {.architecture = "moonshinestreaming",
-       .layout = interleaved,
-       .partial_rotary_factor = 0.8,
-       .maybe_head_dim = 40},
-      {.architecture = "moshi", .maybe_head_dim = 128},
-      {.architecture = "museglimmerassistant", .base = 500000, .maybe_head_dim = 128},
+      {.architecture = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
+      {.architecture = "moshi"},
+      {.architecture = "museglimmerassistant", .base = 500000, .head_dim = 128},
       {.architecture = "nanochat", .base = 0, .backwards = true},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
-      {.architecture = "nomicbert", .base = 1000, .maybe_head_dim = 64, .causal = false},
+      {.architecture = "nomicbert", .base = 1000, .causal = false},
       {.architecture = "olmo"},
       {.architecture = "olmo2"},
       {.architecture = "olmoe"},
       {.architecture = "openaiprivacyfilter",
        .layout = interleaved,
        .base = 150000,
-       .maybe_head_dim = 64,
+       .head_dim = 64,
        .own_rule = true},
-      {.architecture = "paddleocrvl", .base = 500000, .maybe_head_dim = 128},
+      {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
       {.architecture = "phi3", .slides = every},
@@ -18328,7 +18328,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
       {.architecture = "seedoss"},
-      {.architecture = "solaropen", .base = 1e6, .maybe_head_dim = 128},
+      {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
       {.architecture = "t5gemmamodule",
@@ -18346,8 +18346,8 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
-      {.architecture = "voxtralrealtime", .maybe_head_dim = 128},
-      {.architecture = "xcodec2", .maybe_head_dim = 64},
+      {.architecture = "voxtralrealtime", .nested_head_dim = 128, .nested_base = 1e6},
+      {.architecture = "xcodec2", .head_dim = 64},
   };
   for (const hugging_face_record& record : records)
     if (record.architecture == architecture) return &record;
@@ -18602,6 +18602,10 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (text.path() == "text_config.") {
+    if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
+    if (record.nested_base > 0) record.base = record.nested_base;
+  }
   return record;
 }
 
@@ -18660,9 +18664,6 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
     head_dim = width / *heads;
-    if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
-      text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
-                                   std::to_string(defaults.maybe_head_dim) + " in the class as it comes");
   }
   return {*head_dim, 0, *head_dim, false};
 }

@@ -54,6 +54,10 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
         "is not an architecture whose layout is known; name the layout in the options, got " + architecture);
   if (interleave) record.layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   if (given) record.layout = *given;
+  if (text.path() == "text_config.") {
+    if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
+    if (record.nested_base > 0) record.base = record.nested_base;
+  }
   return record;
 }
 
@@ -112,9 +116,6 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
       text.refuse("hidden_size", "must be a multiple of num_attention_heads, got " +
                                      std::to_string(*hidden_size) + " and " + std::to_string(*heads));
     head_dim = width / *heads;
-    if (defaults.maybe_head_dim > 0 && *head_dim != defaults.maybe_head_dim)
-      text.missing("head_dim", "it is " + std::to_string(*head_dim) + " by hidden_size, and " +
-                                   std::to_string(defaults.maybe_head_dim) + " in the class as it comes");
   }
   return {*head_dim, 0, *head_dim, false};
 }

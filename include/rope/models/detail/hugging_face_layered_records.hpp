@@ -22,7 +22,7 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
   using enum which_slide;
   static constexpr hugging_face_record records[] = {
       {.architecture = "afmoe",
-       .maybe_head_dim = 128,
+       .head_dim = 128,
        .full_every = 4,
        .full_offset = 3,
        .full_rotate = false,

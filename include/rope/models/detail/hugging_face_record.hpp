@@ -58,8 +58,11 @@ struct hugging_face_record {
   double base = 10000;    // 0: no source is known, so a file must give it
   double local_base = 0;  // of sliding layers, where they have one of their own
   double partial_rotary_factor = 1;
-  Index head_dim = 0;          // 0: hidden_size / num_attention_heads
-  Index maybe_head_dim = 0;    // of the class as it comes; whether it is fixed is not recorded
+  Index head_dim = 0;  // 0: hidden_size / num_attention_heads
+  // What the class of a whole model fills in where its text_config has no head_dim, no base; 0: as in a file
+  // of the text model alone.
+  Index nested_head_dim = 0;
+  double nested_base = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that turn come last in a head
   bool double_head = false;    // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
