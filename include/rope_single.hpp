@@ -20500,6 +20500,209 @@ inline prompt_positions<double> video_rope_positions(const std::vector<prompt_ru
 
 #endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
+#define ROPE_POSITIONS_OMNI_POSITIONS_HPP
+
+#include <algorithm>  // std::max
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+
+/// The (time, height, width) of every token of a prompt with videos whose sound is heard (TMRoPE): tokens of
+/// both take turns in the order of time. A position of time is as long as a token of sound lasts.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A video and its sound, between two tokens that open both and two that close them. Sound without a picture
+/// is a text_run, and so are the tokens around an image or a silent video.
+///
+///     const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
+struct sounding_video_run {
+  vision_run video;  // frame_step: position_id_per_seconds * second_per_grid
+  Index audio_tokens = 0;
+};
+
+/// A piece of such a prompt.
+using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
+
+namespace detail {
+
+/// The coordinates of a prompt, token by token.
+template <class Scalar>
+struct omni_prompt {
+  prompt_positions<Scalar> prompt;
+  Index token = 0;
+  Scalar last = 0;  // the largest coordinate of the piece that came last
+
+  using row = Eigen::Array<Scalar, 1, 3>;
+  void add(const row& coordinates) { prompt.coordinates.row(token++) = coordinates; }
+  void add(Scalar position) { prompt.coordinates.row(token++).setConstant(position); }
+
+  static Scalar time_of(Index frame, const vision_run& run) {
+    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
+  }
+  /// Tokens first .. end - 1 of a video, whose piece they are.
+  void add_video(Scalar start, const vision_run& run, Index first, Index end) {
+    for (Index i = first; i < end; ++i) {
+      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
+      const row place(start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
+                      start + static_cast<Scalar>(at % run.width));
+      last = i == first ? place.maxCoeff() : (std::max)(last, place.maxCoeff());
+      add(place);
+    }
+  }
+  void add_sound(Scalar start, Index first, Index end) {
+    for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
+  }
+};
+
+/// Where a chunk ends: at the first token from `first` on whose time is not below end_time, or after all.
+template <class TimeOf>
+Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
+  Index i = first;
+  while (i < tokens && time_of(i) < end_time) ++i;
+  return i;
+}
+
+/// Checks every run and returns the number of tokens.
+inline Index tokens_of_omni_prompt(const char* function, const std::vector<omni_run>& runs) {
+  constexpr Index most = (std::numeric_limits<Index>::max)() / 64;
+  Index total = 0;
+  for (const omni_run& run : runs) {
+    Index tokens = 0;
+    if (const auto* text = std::get_if<text_run>(&run)) tokens = tokens_of_prompt(function, {*text});
+    if (const auto* vision = std::get_if<vision_run>(&run)) tokens = tokens_of_prompt(function, {*vision});
+    if (const auto* both = std::get_if<sounding_video_run>(&run))
+      tokens = tokens_of_prompt(function, {both->video, text_run{both->audio_tokens}, text_run{4}});
+    if (tokens > most - total)
+      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    total += tokens;
+  }
+  return total;
+}
+
+/// Walks over the runs. `both(walk, run)` places a sounding video and moves on walk.prompt.next.
+template <class Scalar, class Both>
+prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vector<omni_run>& runs,
+                                          Scalar start, const Both& both) {
+  omni_prompt<Scalar> walk{{{tokens_of_omni_prompt(function, runs), 3}, start}};
+  Scalar& next = walk.prompt.next;
+  for (const omni_run& run : runs) {
+    if (!is_within_2_53(static_cast<double>(next)))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position must be at most 2^53 in magnitude, got ", next));
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      walk.add_sound(next, 0, text->tokens);
+      next += static_cast<Scalar>(text->tokens);
+    } else if (const auto* vision = std::get_if<vision_run>(&run)) {
+      const Index tokens = vision->frames * vision->height * vision->width;
+      if (tokens == 0) continue;
+      walk.add_video(next, *vision, 0, tokens);
+      next = walk.last + 1;
+    } else {
+      both(walk, *std::get_if<sounding_video_run>(&run));
+    }
+  }
+  if (walk.token > 0) next = walk.prompt.coordinates.maxCoeff() + 1;
+  return std::move(walk.prompt);
+}
+
+}  // namespace detail
+
+/// Positions of Qwen2.5-Omni, whose videos and sound take turns by chunks of time.
+///
+///     text, image, video:  as qwen_vl_positions
+///     a sounding video:    both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
+///                          frames, chunk 1 of the sound, chunk 2 of the frames, ...; both closing tokens one
+///                          after the largest coordinate of the chunk that came last
+///
+///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}, text_run{2}};
+///     const auto prompt = qwen2_5_omni_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+/// \param chunk  positions of a chunk: int(position_id_per_seconds * seconds_per_chunk), as released 50
+///
+/// Throws:  as qwen_vl_positions; std::invalid_argument unless chunk is from 1 to 2^53
+/// Source:  Xu et al. 2025, Qwen2.5-Omni, arXiv:2503.20215; get_rope_index of Hugging Face transformers
+inline prompt_positions<std::int64_t> qwen2_5_omni_positions(const std::vector<omni_run>& runs,
+                                                             std::int64_t start = 0,
+                                                             std::int64_t chunk = 50) {
+  if (chunk < 1 || chunk > (std::int64_t{1} << 53))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("qwen2_5_omni_positions: chunk must be from 1 to 2^53, got ", chunk));
+  return detail::walk_omni_prompt<std::int64_t>(
+      "qwen2_5_omni_positions", runs, start, [&](auto& walk, const sounding_video_run& run) {
+        const std::int64_t opened = walk.prompt.next, first = opened + 1;
+        walk.add(opened);
+        walk.add(walk.last = opened);
+        const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
+        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
+        const auto sound_time = [](Index i) { return std::int64_t{i}; };
+        Index seen = 0, heard = 0;
+        // A token whose time lies beyond several chunks ends one chunk, and the next token another.
+        for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
+          const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
+          const Index hear =
+              detail::end_of_chunk(heard + (end > chunk ? 1 : 0), run.audio_tokens, end, sound_time);
+          walk.add_video(first, run.video, seen, (std::min)(see, pictures));
+          walk.add_sound(first, heard, (std::min)(hear, run.audio_tokens));
+          seen = (std::min)(see, pictures);
+          heard = (std::min)(hear, run.audio_tokens);
+        }
+        walk.add(walk.last + 1);
+        walk.add(walk.last + 1);
+        walk.prompt.next = walk.last + 2;
+      });
+}
+
+/// Positions of Qwen3-Omni, whose videos and sound take turns token by token, and whose frames may be between
+/// two positions.
+///
+///     text, image, video:  as qwen_vl_positions, but time = start + frame * frame_step
+///     a sounding video:    the opening tokens at start and start + 1; then the earlier of the next token of
+///                          a frame and the next of sound, the frame if they are of one time; the closing
+///                          tokens one and two after what was left of either stream when the other ended
+///
+///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
+///     const auto prompt = qwen3_omni_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  get_rope_index of Hugging Face transformers, qwen3_omni_moe
+inline prompt_positions<double> qwen3_omni_positions(const std::vector<omni_run>& runs, double start = 0) {
+  return detail::walk_omni_prompt<double>(
+      "qwen3_omni_positions", runs, start, [](auto& walk, const sounding_video_run& run) {
+        const double first = walk.prompt.next + 2;
+        walk.add(walk.prompt.next);
+        walk.add(walk.last = first - 1);
+        const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
+        Index seen = 0, heard = 0;
+        while (seen < pictures && heard < run.audio_tokens) {
+          if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<double>(heard)) {
+            walk.add_video(first, run.video, seen, seen + 1);
+            ++seen;
+          } else {
+            walk.add_sound(first, heard, heard + 1);
+            ++heard;
+          }
+        }
+        walk.add_video(first, run.video, seen, pictures);
+        walk.add_sound(first, heard, run.audio_tokens);
+        walk.add(walk.last + 1);
+        walk.add(walk.last + 2);
+        walk.prompt.next = walk.last + 3;
+      });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_OMNI_POSITIONS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_POSITIONS_POSITION_MAPS_HPP
 #define ROPE_POSITIONS_POSITION_MAPS_HPP
 

@@ -9,6 +9,7 @@
 
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
+#include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/positions/token_order.hpp>

@@ -45,6 +45,28 @@ TEST_CASE("the comments of grids show their use", "[positions]") {
   CHECK(positions(2, 0) == 1);
 }
 
+TEST_CASE("the comments of prompts with sound show their use", "[positions]") {
+  const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
+  const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
+  CHECK(clip.video.height == 8);
+  {
+    ones memory(1, 63, 16);
+    const head_view<float> queries = memory.view;
+    const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}, text_run{2}};
+    const auto prompt = qwen2_5_omni_positions(runs);
+    rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+    CHECK(prompt.next == 57);
+  }
+  {
+    ones memory(1, 39, 16);
+    const head_view<float> queries = memory.view;
+    const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
+    const auto prompt = qwen3_omni_positions(runs);
+    rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+    CHECK(prompt.next == 35);
+  }
+}
+
 TEST_CASE("the comments of prompts show their use", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   ones prompt_memory(1, 9, 16), next(1, 1, 16);
