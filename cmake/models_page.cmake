@@ -397,6 +397,10 @@ Refused, because nothing turns in them: ${without}; and baichuan of 40 layers.
 - Refused unless the caller names the layout, because files and class disagree or too little is known:
 ${refused_text}- dflash of GGUF: its layout depends on a key whose name is not known.
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
+- LieRE and ComRoPE turn blocks of more than two channels by the exponential of learned matrices: their angles are weights of a
+  checkpoint, not numbers of its description, and no pair of channels turns alone.
+- M-RoPE sections that do not add up to the pairs are refused; the classes of Qwen3-VL cut the last ones short, ggml differs again.
+- The towers of vision and sound beside a language model: `vision_config` and `audio_config` are not read.
 ")
 
 if(CHECK)

@@ -18387,6 +18387,7 @@ inline std::string_view reason_to_refuse(std::string_view architecture) {
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
+      {.architecture = "telechat3", .reason = "how its rope type yarn_log scales is not known"},
   };
   for (const refused_architecture& one : refused)
     if (one.architecture == architecture) return one.reason;
@@ -20437,7 +20438,8 @@ enum class vision_advance {
   past_sides            // max(height, width) after the start: transformers since 5.3
 };
 
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column

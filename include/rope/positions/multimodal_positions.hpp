@@ -175,7 +175,8 @@ enum class vision_advance {
   past_sides            // max(height, width) after the start: transformers since 5.3
 };
 
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
