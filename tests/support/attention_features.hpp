@@ -55,21 +55,32 @@ class dice {
 };
 
 /// `parts` non-negative numbers that add up to `total`, as offsets.
-inline list offsets(dice& d, long parts, long total) {
+template <class Dice>
+list offsets(Dice& d, long parts, long total) {
   list result = {0, total};
   for (long i = 1; i < parts; ++i) result.push_back(d.up_to(total));
   std::sort(result.begin(), result.end());
   return result;
 }
 
+/// The most queries and channels of a setting.
+struct most {
+  long queries = 150, dim = 41;
+};
+
+/// \param d        a dice, or what answers up_to(n), one_in(n) and generator()() as one does
 /// \param longest  number of keys; above 300 there are few queries, as in decoding
-inline setting draw(dice& d, long longest = 300) {
+template <class Dice>
+setting draw(Dice& d, long longest = 300, const most& limits = {}) {
   setting s;
   const long kv_heads = 1 + d.up_to(2), heads = kv_heads * (1 + d.up_to(4));
-  s.e = {1 + d.up_to(1),   longest > 300 || d.one_in(3) ? 1 + d.up_to(3) : d.up_to(150),
-         d.up_to(longest), heads,
-         kv_heads,         1 + d.up_to(40),
-         1 + d.up_to(40)};
+  s.e = {1 + d.up_to(1),
+         longest > 300 || d.one_in(3) ? 1 + d.up_to(3) : d.up_to(limits.queries),
+         d.up_to(longest),
+         heads,
+         kv_heads,
+         1 + d.up_to(limits.dim - 1),
+         1 + d.up_to(limits.dim - 1)};
   const auto [batch, queries, keys, h, kv, dim, value_dim] = s.e;
   auto& o = s.options;
   o.scale = d.one_in(2) ? 0 : 0.1 * static_cast<double>(d.up_to(10)) - 0.5;

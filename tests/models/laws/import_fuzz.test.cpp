@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models/hugging_face.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <functional>  // std::greater_equal
-#include <iterator>    // std::size
+#include <iterator>  // std::size
 #include <limits>
-#include <rope/models/axes.hpp>
-#include <rope/models/describe.hpp>
 #include <rope/models/gguf.hpp>
 #include <stdexcept>
 #include <string>
@@ -19,6 +15,7 @@
 
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
+#include "support/model_promises.hpp"
 #include "support/random.hpp"
 
 // For longer runs: -DROPE_FUZZ_RUNS=1000000 -DROPE_FUZZ_SEED=7
@@ -34,7 +31,6 @@
 
 namespace {
 
-using rope::Index;
 using testing::json;
 
 constexpr double longest = 2;  // seconds of processor time for one file, with a sanitizer on a busy machine
@@ -310,44 +306,6 @@ struct tally {
   int imported = 0, refused = 0;
 };
 
-/// The first promise of model_rope that the model breaks, or nothing.
-std::string broken_promise(const rope::model_rope& model) {
-  if (model.groups.empty()) return "there is no group";
-  if (model.groups.size() > 1024) return "there are too many groups";
-  if (model.layers.size() > 16384) return "there are too many layers";
-  Index pairs = 0;
-  for (const rope::layer_group& group : model.groups) {
-    pairs += group.frequencies.pairs();
-    if (group.first_channel < 0 || group.first_channel + group.rotary_dim() > group.head_dim)
-      return "a group rotates channels that its head lacks";
-    if (!(group.frequencies.inv_freq().abs() < 0x1p64).all()) return "a speed is too large";
-    if (!(group.softmax_multiplier > 0 && group.softmax_multiplier <= std::numeric_limits<double>::max()))
-      return "a softmax multiplier is not positive and finite";
-    if (!(group.base > 1)) return "a base is not above 1";
-    if (model.groups.size() > 1 && group.layer_type.empty()) return "one group of several has no name";
-    if (std::count_if(model.groups.begin(), model.groups.end(),
-                      [&](const auto& other) { return other.layer_type == group.layer_type; }) != 1)
-      return "two groups have one name";
-    if (group.mrope_sections.size() > 8) return "there are too many sections";
-    try {
-      if (rope::frequencies_on_axes(group).pairs() != group.frequencies.pairs()) return "the axes lose pairs";
-    } catch (const std::invalid_argument&) {  // interleaved sections may not find their pairs
-      if (!group.mrope_interleaved) return "the sections do not fit";
-    }
-  }
-  if (pairs > 32768) return "there are too many pairs";
-  const auto& without = model.layers_without_rope;
-  if (std::adjacent_find(without.begin(), without.end(), std::greater_equal<>()) != without.end())
-    return "the layers without rotation are not in order";
-  for (std::size_t i = 0; i < model.layers.size(); ++i)
-    if (!std::binary_search(without.begin(), without.end(), static_cast<Index>(i)) &&
-        !model.group(model.layers[i]) && !testing::has_warning(model.warnings, "have no rope dictionary"))
-      return "layer " + std::to_string(i) + " has no group and there is no warning";
-  if (rope::describe(model).empty()) return "there is no description";
-  if (!rope::compare_models(model, model).empty()) return "the model differs from itself";
-  return {};
-}
-
 /// What an import breaks, or nothing.
 template <class Import>
 std::string verdict(tally& seen, const Import& import) {
@@ -356,7 +314,7 @@ std::string verdict(tally& seen, const Import& import) {
   try {
     const rope::model_rope model = import();
     ++seen.imported;
-    broken = broken_promise(model);
+    broken = testing::broken_promise(model);
   } catch (const std::invalid_argument& error) {
     ++seen.refused;
     const std::string text = error.what();

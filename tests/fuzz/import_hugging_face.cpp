@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// config.json of any bytes, and real ones spoilt: an import gives a model that keeps its promises, or refuses.
+#include <rope/models/hugging_face.hpp>
+
+#include <cstddef>
+#include <vector>
+
+#include "fuzz/support/bytes.hpp"
+#include "fuzz/support/check.hpp"
+#include "fuzz/support/model_files.hpp"
+
+namespace {
+
+using fuzz::json;
+
+const std::vector<json>& originals() {
+  static const std::vector<json> all = [] {
+    std::vector<json> result = fuzz::example_configs();
+    for (json& one : fuzz::recorded("hugging_face", "config")) result.push_back(std::move(one));
+    return result;
+  }();
+  return all;
+}
+
+rope::hugging_face_options draw_options(fuzz::bytes& b) {
+  rope::hugging_face_options options;
+  if (b.one_in(3)) options.length = b.one_in(8) ? b.real() : 200000;
+  if (b.coin()) options.layout = b.coin() ? rope::layout_kind::half_split : rope::layout_kind::interleaved;
+  return options;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  if (size > 0 && data[0] == '{') {
+    const json file = json::parse(data, data + size, nullptr, false);
+    if (!file.is_discarded()) fuzz::check_import([&] { return rope::import_hugging_face(file); });
+    return 0;
+  }
+  fuzz::bytes b(data, size);
+  const rope::hugging_face_options options = draw_options(b);
+  const json file = fuzz::spoiler(b, originals()).spoilt();
+  fuzz::check_import([&] { return rope::import_hugging_face(file, options); });
+  return 0;
+}

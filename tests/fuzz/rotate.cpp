@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: MIT
+// Rotation of heads of any shape, strides, window of channels, form of positions, layout and type, against the formula one
+// channel at a time; what a call must not touch is full of NaN of many bits, and compared.
+#include <rope/rotation/rotate.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+#include "fuzz/support/bytes.hpp"
+#include "fuzz/support/check.hpp"
+#include "fuzz/support/views.hpp"
+#include "support/heads.hpp"
+#include "support/tolerance.hpp"
+
+using namespace rope;
+using fuzz::bytes;
+using fuzz::check;
+using fuzz::draw_view;
+using testing::guarded_memory;
+using testing::wide;
+
+namespace {
+
+/// A layout of the caller's: the first channel with the last, the second with the one before it, ...
+struct mirrored {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
+};
+
+/// Positions in one of the forms of a call, and as a plain list [batch, tokens].
+struct places {
+  enum form { start, ids, short_ids, rows, ragged } in = start;
+  std::int64_t first = 0;
+  std::vector<std::int64_t> list, starts;
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::int32_t> offsets, offset_starts;
+  Index list_rows = 1, list_columns = 0, row_stride = 0, column_stride = 1;
+  bool matrix = false;
+  std::vector<std::int64_t> plain;
+};
+
+using strided_ids = Eigen::Map<const Eigen::Array<std::int64_t, Eigen::Dynamic, 1>, 0, Eigen::InnerStride<>>;
+using matrix_of_ids =
+    Eigen::Map<const Eigen::Array<std::int64_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
+               Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+
+/// Calls `f` with the positions as a caller gives them.
+template <class Call>
+void with_positions(const places& p, const Call& f) {
+  switch (p.in) {
+    case places::start:
+      return f(p.first);
+    case places::ids:
+      if (p.matrix)
+        return f(matrix_of_ids(p.list.data(), p.list_rows, p.list_columns, {p.row_stride, p.column_stride}));
+      return f(strided_ids(p.list.data(), p.list_columns, Eigen::InnerStride<>(p.column_stride)));
+    case places::short_ids:
+      return f(p.bytes);
+    case places::rows:
+      return f(row_starts{p.starts});
+    case places::ragged:
+      if (p.offset_starts.empty()) return f(segments{p.offsets});
+      return f(segments{p.offsets, p.offset_starts});
+  }
+}
+
+/// Positions in [first, last), of which there are at least `tokens`, and at least one.
+places draw_places(bytes& b, Index batch, Index tokens, std::int64_t first, std::int64_t last) {
+  places p;
+  const long room = static_cast<long>(last - first) - 1;
+  const auto any = [&] { return first + b.up_to(room); };
+  const auto any_start = [&](Index count) { return first + b.up_to(room + 1 - std::max(long(count), 1L)); };
+  p.in = static_cast<places::form>(b.up_to(4));
+  if (p.in == places::short_ids && (first < 0 || last > 256)) p.in = places::ids;
+  p.plain.resize(static_cast<std::size_t>(batch * tokens));
+  const auto at = [&](Index row, Index t) -> std::int64_t& {
+    return p.plain[static_cast<std::size_t>(row * tokens + t)];
+  };
+  const auto fill = [&](auto of) {
+    for (Index r = 0; r < batch; ++r)
+      for (Index t = 0; t < tokens; ++t) at(r, t) = of(r, t);
+  };
+  switch (p.in) {
+    case places::start:
+      p.first = any_start(tokens);
+      fill([&](Index, Index t) { return p.first + t; });
+      break;
+    case places::ids: {
+      const bool shared = b.coin();
+      p.matrix = !shared && b.coin();
+      p.list_rows = p.matrix ? batch : 1;
+      p.list_columns = p.matrix || shared ? tokens : batch * tokens;
+      p.column_stride = b.between(1, 3);
+      p.row_stride = p.column_stride * p.list_columns + b.up_to(2);
+      if (p.matrix && b.coin()) {  // one column after the other
+        p.row_stride = b.between(1, 2);
+        p.column_stride = p.row_stride * p.list_rows + b.up_to(1);
+      }
+      p.list.assign(
+          static_cast<std::size_t>(p.list_rows * p.row_stride + p.list_columns * p.column_stride + 1),
+          std::numeric_limits<std::int64_t>::min());
+      for (Index r = 0; r < p.list_rows; ++r)
+        for (Index c = 0; c < p.list_columns; ++c)
+          p.list[static_cast<std::size_t>(r * p.row_stride + c * p.column_stride)] = any();
+      fill([&](Index r, Index t) {
+        const Index offset = p.matrix ? r * p.row_stride + t * p.column_stride
+                             : shared ? t * p.column_stride
+                                      : (r * tokens + t) * p.column_stride;
+        return p.list[static_cast<std::size_t>(offset)];
+      });
+      break;
+    }
+    case places::short_ids: {
+      const bool shared = b.coin();
+      for (Index i = 0; i < (shared ? tokens : batch * tokens); ++i)
+        p.bytes.push_back(static_cast<std::uint8_t>(any()));
+      fill([&](Index r, Index t) { return p.bytes[static_cast<std::size_t>(shared ? t : r * tokens + t)]; });
+      break;
+    }
+    case places::rows:
+      for (Index r = 0; r < batch; ++r) p.starts.push_back(any_start(tokens));
+      fill([&](Index r, Index t) { return p.starts[static_cast<std::size_t>(r)] + t; });
+      break;
+    case places::ragged: {
+      const bool starts = first != 0 || last < tokens || b.coin();
+      p.offsets.push_back(0);
+      for (long parts = b.up_to(3); parts > 0; --parts)
+        p.offsets.push_back(static_cast<std::int32_t>(b.between(p.offsets.back(), long(tokens))));
+      p.offsets.push_back(static_cast<std::int32_t>(tokens));
+      if (starts && (first < -1000000 || last > 1000000)) {  // beyond the integers of this list
+        p.in = places::start;
+        p.first = first;
+        fill([&](Index, Index t) { return first + t; });
+        break;
+      }
+      for (std::size_t s = 0; s + 1 < p.offsets.size(); ++s) {
+        const Index length = p.offsets[s + 1] - p.offsets[s];
+        if (starts) p.offset_starts.push_back(static_cast<std::int32_t>(any_start(length)));
+        for (Index t = 0; t < length; ++t)
+          for (Index r = 0; r < batch; ++r)
+            at(r, p.offsets[s] + t) = (starts ? p.offset_starts.back() : 0) + t;
+      }
+      break;
+    }
+  }
+  return p;
+}
+
+/// Channels from a seed, and some of any bits.
+template <class T>
+void fill(bytes& b, guarded_memory<T>& memory, const head_view<T>& x) {
+  memory.fill(x, static_cast<std::uint32_t>(b.bits(2)));
+  const Index axes[] = {x.batch, x.tokens, x.heads};
+  if (x.size() == 0) return;
+  static const double special[] = {0, -0.0, 1e-40, -3e-39, 6e-8, 1e4, 6e4, 1e30, 1e38, 1e300, 5e-324};
+  using limits = Eigen::NumTraits<T>;
+  for (long count = b.one_in(3) ? b.up_to(6) : 0; count > 0; --count) {
+    T& channel = x.at(b.up_to(long(axes[0]) - 1), b.up_to(long(axes[1]) - 1),
+                      b.up_to(long(axes[2]) - 1))[b.up_to(long(x.head_dim) - 1)];
+    const long kind = b.up_to(7);
+    channel = kind == 0   ? limits::quiet_NaN()
+              : kind == 1 ? limits::infinity()
+              : kind == 2 ? T(-limits::infinity())
+                          : static_cast<T>(b.one_of(special));
+  }
+  memory.before = memory.now;
+}
+
+/// The heads of `after` are those of `before` turned by the table, one channel at a time.
+///
+/// A product and a sum are rounded in the arithmetic of the type, and an entry once more where the table is wider; the way
+/// back scales by 1 / m^2, in two roundings and products.
+template <class Layout, class T, class S>
+void check_turned(const head_view<const T>& before, const head_view<const T>& after,
+                  const frequency_table<S>& table, const places& p, bool back) {
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const Index pairs = table.pairs();
+  const wide u = tolerance::unit_roundoff<A>(), m = static_cast<wide>(table.attention_factor());
+  const wide smallest = tolerance::ulp<A>(0), most = static_cast<wide>((std::numeric_limits<A>::max)()) / 8,
+             most_of_type =
+                 static_cast<wide>(Eigen::NumTraits<T>::highest()) * (1 - 2 * tolerance::unit_roundoff<T>());
+  testing::for_each_head(before, [&](Index r, Index t, Index h) {
+    const std::int64_t position = p.plain[static_cast<std::size_t>(r * before.tokens + t)];
+    const auto cos = table.cos(position), sin = table.sin(position);
+    const T *x = before.at(r, t, h), *y = after.at(r, t, h);
+    check(testing::same_bits(x + 2 * pairs, y + 2 * pairs, before.head_dim - 2 * pairs),
+          "channels that do not rotate keep their bits");
+    if (table.is_identity(position))
+      return check(testing::same_bits(x, y, 2 * pairs), "position 0 keeps the bits of every channel");
+    for (Index i = 0; i < pairs; ++i) {
+      const Index channel[] = {Layout::first(i, pairs), Layout::second(i, pairs)};
+      const wide a = static_cast<wide>(x[channel[0]]), c = static_cast<wide>(x[channel[1]]);
+      const wide by_cos = static_cast<wide>(cos(i)) / (back ? m * m : wide(1)),
+                 by_sin = static_cast<wide>(sin(i)) / (back ? -m * m : wide(1));
+      const wide exact[] = {a * by_cos - c * by_sin, c * by_cos + a * by_sin};
+      const wide terms[] = {testing::abs(a * by_cos) + testing::abs(c * by_sin),
+                            testing::abs(c * by_cos) + testing::abs(a * by_sin)};
+      for (int k : {0, 1}) {
+        const T got = y[channel[k]];
+        // What is not finite, or comes near the end of the range on the way, may become anything, in this pair.
+        const wide on_the_way = (testing::abs(a) + testing::abs(c)) * (1 + testing::abs(m) + 1 / m);
+        if (!(on_the_way < most && terms[k] < most_of_type / 2)) continue;
+        const wide rounded = testing::abs(exact[k]) + 8 * u * terms[k];
+        const wide bound = (back ? 8 : 3.1L) * u * terms[k] +
+                           (4 + (back ? 4 / m : wide(0)) + testing::abs(m)) * smallest +
+                           (tolerance::is_16_bit<T> ? tolerance::ulp<T>(rounded) / 2 : wide(0));
+        if (!(testing::abs(static_cast<wide>(got) - exact[k]) <= bound)) {
+          std::fprintf(stderr,
+                       "channel %ld of pair %ld at position %lld: %.20g for %.20Lg, %.3Lg bounds off\n",
+                       long(channel[k]), long(i), static_cast<long long>(position), static_cast<double>(got),
+                       static_cast<long double>(exact[k]),
+                       static_cast<long double>(testing::abs(static_cast<wide>(got) - exact[k]) / bound));
+          check(false, "a channel is what the formula says");
+        }
+      }
+    }
+  });
+}
+
+template <class S>
+frequency_table<S> draw_table(bytes& b, Index pairs, Index rows, std::int64_t& first) {
+  static const std::int64_t starts[] = {
+      0, 0, 0, -3, 1, 250, 100000, -100000, (1LL << 31) - 4, -(1LL << 40), 1LL << 52};
+  static const double factors[] = {1, 1, 1, 1, 0.5, 1.25, 1e-30, 1e37};
+  Eigen::ArrayXd inv_freq(pairs);
+  for (Index i = 0; i < pairs; ++i) inv_freq(i) = b.empty() ? std::pow(0.5, double(i)) : b.moderate() / 64;
+  const double m = b.one_of(factors);
+  const auto f = frequencies::custom(inv_freq, m);
+  first = b.one_of(starts);
+  switch (b.up_to(5)) {
+    case 0:
+      return frequency_table<S>::with_float_angles(f, first, first + rows);
+    case 1: {
+      Eigen::ArrayXd at(rows);
+      for (Index r = 0; r < rows; ++r) at(r) = b.coin() ? 0 : b.moderate();
+      first = 0;
+      return frequency_table<S>(f, at);
+    }
+    default:
+      return frequency_table<S>(f, first, first + rows);
+  }
+}
+
+/// What is wrong with a call.
+enum class wrong { nothing, position, list, window, extent, memory, shape, shared };
+
+/// A call that has something wrong with it throws, and nothing is written.
+template <class Call, class... Memory>
+void refused(wrong what, const Call& call, const Memory&... memory) {
+  if (what == wrong::position)
+    fuzz::refuses<std::out_of_range>("a position outside the table is refused", call);
+  else if (what == wrong::window)
+    fuzz::refuses<std::invalid_argument>("a rotary_dim above head_dim is refused", call);
+  else
+    fuzz::refuses<std::invalid_argument>("a list, an extent, a shape or a view that does not fit is refused",
+                                         call);
+  check((memory.untouched() && ...), "a refused call writes nothing");
+}
+
+/// Spoils positions; false where a call without tokens would not notice.
+bool spoil_positions(bytes& b, places& p, Index batch, Index tokens, std::int64_t first, std::int64_t last) {
+  if (batch == 0 || tokens == 0) return false;
+  static const std::int64_t away[] = {1, 2, 1000, 1LL << 33};
+  using limits = std::numeric_limits<std::int64_t>;
+  const bool below = b.coin();
+  const std::int64_t far = b.one_of(away);
+  const std::int64_t outside = b.one_in(4) ? (below ? (limits::min)() : (limits::max)())
+                               : below     ? first - far
+                                           : last - 1 + far;
+  switch (p.in) {
+    case places::start:
+      p.first = below ? outside : b.one_in(4) ? outside : last - tokens + 1;
+      return true;
+    case places::ids:
+      p.list[static_cast<std::size_t>(b.up_to(long(p.list_rows) - 1) * p.row_stride +
+                                      b.up_to(long(p.list_columns) - 1) * p.column_stride)] = outside;
+      return true;
+    case places::rows:
+      p.starts[static_cast<std::size_t>(b.up_to(long(batch) - 1))] = outside;
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Spoils the length of a list.
+bool spoil_list(bytes& b, places& p, Index batch, Index tokens) {
+  switch (p.in) {
+    case places::ids: {
+      if (p.matrix) return false;
+      const Index wrong_length = p.list_columns == 0 ? 1 : p.list_columns - 1;
+      if (wrong_length == tokens || wrong_length == batch * tokens) return false;
+      p.list_columns = wrong_length;
+      return true;
+    }
+    case places::short_ids:
+      p.bytes.resize(static_cast<std::size_t>(batch * tokens + tokens + 1));
+      return true;
+    case places::rows:
+      b.coin() || p.starts.empty() ? p.starts.push_back(0) : p.starts.pop_back();
+      return true;
+    case places::ragged:
+      switch (b.up_to(3)) {
+        case 0:
+          p.offsets.front() = -1;
+          return true;
+        case 1:
+          p.offsets.back() += 1;
+          return true;
+        case 2:
+          p.offsets.insert(p.offsets.begin() + 1, static_cast<std::int32_t>(tokens) + 1);
+          return true;
+        default:
+          p.offset_starts.resize(p.offsets.size() + static_cast<std::size_t>(b.up_to(1)));
+          return true;
+      }
+    default:
+      return false;
+  }
+}
+
+template <class T, class S, class Layout>
+void run(bytes& b) {
+  const Index pairs = b.between(1, 20), beside = b.up_to(9), batch = b.one_in(9) ? 0 : b.between(1, 3);
+  Index tokens = b.one_in(9) ? 0 : b.between(1, 4), heads = b.one_in(9) ? 0 : b.between(1, 3);
+  std::int64_t first = 0;
+  const frequency_table<S> table = draw_table<S>(b, pairs, tokens + 1 + b.up_to(4), first);
+  places p = draw_places(b, batch, tokens, first, table.last());
+  const bool back = b.coin();
+  const bool in_place = b.coin(), both = in_place && b.coin();
+  wrong what = b.one_in(4) ? static_cast<wrong>(b.between(1, 7)) : wrong::nothing;
+  if (what == wrong::position && !spoil_positions(b, p, batch, tokens, first, table.last()))
+    what = wrong::nothing;
+  if (what == wrong::list && !spoil_list(b, p, batch, tokens)) what = wrong::nothing;
+
+  guarded_memory<T> memory(0), other(0);
+  const Index head_dim = 2 * pairs + beside;
+  head_view<T> x = draw_view(b, memory, batch, tokens, heads, head_dim, !in_place);
+  fill(b, memory, x);
+  if (what == wrong::window) x = x.channels(0, 2 * pairs - 1);
+  if (what == wrong::memory) {
+    if (x.size() == 0)
+      what = wrong::nothing;
+    else
+      x.data = nullptr;
+  }
+  if (what == wrong::extent) (b.coin() ? x.heads : x.batch) = -1;
+
+  if (both) {
+    Index other_heads = b.up_to(3), other_batch = batch, other_tokens = tokens;
+    if (what == wrong::shape) (b.coin() ? other_batch : other_tokens) += 1;
+    head_view<T> k = draw_view(b, other, other_batch, other_tokens, other_heads, head_dim + b.up_to(2));
+    fill(b, other, k);
+    if (what == wrong::shared) {
+      if (x.size() == 0)
+        what = wrong::nothing;
+      else
+        k = x;
+    }
+    const auto call = [&] {
+      with_positions(p, [&](const auto& positions) {
+        back ? unrotate<Layout>(x, k, table, positions) : rotate<Layout>(x, k, table, positions);
+      });
+    };
+    if (what != wrong::nothing) return refused(what, call, memory, other);
+    call();
+    check(memory.untouched_outside(x) && other.untouched_outside(k),
+          "only the channels of the heads are written");
+    check_turned<Layout, T>(memory.remembered(x), head_view<const T>(x), table, p, back);
+    check_turned<Layout, T>(other.remembered(k), head_view<const T>(k), table, p, back);
+  } else if (in_place) {
+    if (what == wrong::shape || what == wrong::shared) what = wrong::nothing;
+    const auto call = [&] {
+      with_positions(p, [&](const auto& positions) {
+        back ? unrotate<Layout>(x, table, positions) : rotate<Layout>(x, table, positions);
+      });
+    };
+    if (what != wrong::nothing) return refused(what, call, memory);
+    call();
+    check(memory.untouched_outside(x), "only the channels of the heads are written");
+    check_turned<Layout, T>(memory.remembered(x), head_view<const T>(x), table, p, back);
+  } else {
+    if (what == wrong::shared) what = wrong::nothing;
+    if (what == wrong::shape) {
+      Index* const extents[] = {&tokens, &heads};
+      *b.one_of(extents) += 1;
+    }
+    const head_view<T> out = draw_view(b, other, batch, tokens, heads, x.head_dim);
+    const auto call = [&] {
+      with_positions(p, [&](const auto& positions) {
+        back ? unrotate_to<Layout>(head_view<const T>(x), out, table, positions)
+             : rotate_to<Layout>(head_view<const T>(x), out, table, positions);
+      });
+    };
+    if (what != wrong::nothing) return refused(what, call, memory, other);
+    call();
+    check(memory.untouched() && other.untouched_outside(out), "only the channels of the output are written");
+    check_turned<Layout, T>(head_view<const T>(x), head_view<const T>(out), table, p, back);
+  }
+}
+
+template <class T, class S>
+void run_layout(bytes& b) {
+  switch (b.up_to(2)) {
+    case 0:
+      return run<T, S, half_split>(b);
+    case 1:
+      return run<T, S, interleaved>(b);
+    default:
+      return run<T, S, mirrored>(b);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  bytes b(data, size);
+  switch (b.up_to(5)) {
+    case 0:
+      run_layout<float, float>(b);
+      break;
+    case 1:
+      run_layout<double, double>(b);
+      break;
+    case 2:
+      run_layout<Eigen::half, float>(b);
+      break;
+    case 3:
+      run_layout<Eigen::bfloat16, float>(b);
+      break;
+    case 4:
+      run_layout<float, double>(b);
+      break;
+    default:
+      run_layout<Eigen::bfloat16, double>(b);
+  }
+  return 0;
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_CHECK_HPP
+#define ROPE_TESTS_FUZZ_CHECK_HPP
+
+/// What a target finds ends the program, as what a sanitizer finds does: the fuzzer, or replay.cpp, then keeps the
+/// bytes that led there.
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+namespace fuzz {
+
+[[noreturn]] inline void fail(const std::string& claim) {
+  std::fprintf(stderr, "does not hold: %s\n", claim.c_str());
+  std::abort();
+}
+
+inline void check(bool holds, const char* claim) {
+  if (!holds) fail(claim);
+}
+
+/// The call throws this kind of exception, and its text names the library.
+template <class Exception, class Call>
+void refuses(const char* claim, const Call& call) {
+  try {
+    call();
+  } catch (const Exception& error) {
+    const std::string text = error.what();
+    if (text.find("rope::") != 0 || text.size() < 20) fail(std::string(claim) + ": the text is " + text);
+    return;
+  } catch (const std::exception& error) {
+    fail(std::string(claim) + ": another type was thrown, saying " + error.what());
+  }
+  fail(std::string(claim) + ": nothing was thrown");
+}
+
+}  // namespace fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
+
+#endif  // ROPE_TESTS_FUZZ_CHECK_HPP

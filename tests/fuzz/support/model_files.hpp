@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_MODEL_FILES_HPP
+#define ROPE_TESTS_FUZZ_MODEL_FILES_HPP
+
+/// Model files spoilt as bytes say: those of examples/configs and the recorded ones of tests/models/records, with values
+/// changed, taken from one another, or removed.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <rope/models/model_rope.hpp>
+
+#include "fuzz/support/bytes.hpp"
+#include "fuzz/support/check.hpp"
+#include "support/model_configs.hpp"
+#include "support/model_promises.hpp"
+
+namespace fuzz {
+
+using testing::json;
+
+/// The entries `member` of the recorded files, imported or refused.
+inline std::vector<json> recorded(const std::string& file, const std::string& member) {
+  std::vector<json> result;
+  const json all = testing::config("../../tests/models/records/" + file);
+  for (const char* part : {"records", "refused"})
+    if (all.contains(part))
+      for (const json& one : all.at(part))
+        if (one.contains(member)) result.push_back(one.at(member));
+  return result;
+}
+
+inline std::vector<json> example_configs() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(ROPE_TEST_CONFIGS))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::vector<json> result;
+  for (const auto& file : files) result.push_back(testing::config(file.stem().string()));
+  return result;
+}
+
+class spoiler {
+ public:
+  spoiler(bytes& b, const std::vector<json>& originals) : b_(b), originals_(originals) {}
+
+  json spoilt() {
+    json file = b_.one_of(originals_);
+    for (long change = b_.up_to(5); change > 0; --change) spoil(file, b_.one_of(originals_));
+    return file;
+  }
+
+ private:
+  std::string word() {
+    static const char* const words[] = {
+        "default", "linear", "dynamic", "yarn",       "longrope",       "llama3",
+        "none",    "ntk",    "su",      "mrope",      "full_attention", "sliding_attention",
+        "llama",   "gemma3", "cohere2", "modernbert", "deepseek_v3",    "qwen2_vl",
+        "LLLG",    "",       "x",       "%s%n",       "\xff\xfe",       "proportional"};
+    if (b_.one_in(24)) return std::string(b_.coin() ? 3 : 200, '\0');
+    return b_.one_of(words);
+  }
+
+  json list() {
+    static const long lengths[] = {0, 1, 2, 3, 4, 8, 9, 16, 24, 32, 48, 64};
+    const long count = b_.one_in(64) ? 16384 + b_.up_to(1) : b_.one_of(lengths);
+    const json repeated = value(1);
+    const bool varied = count <= 9 && b_.coin();
+    json all = json::array();
+    for (long i = 0; i < count; ++i) all.push_back(varied ? json(number()) : repeated);
+    return all;
+  }
+
+  json number() {
+    if (b_.one_in(3)) return b_.real();
+    if (b_.coin()) return b_.up_to(200);
+    return b_.integer();
+  }
+
+  json value(int depth) {
+    switch (b_.up_to(depth > 0 ? 5 : 7)) {
+      case 0:
+        return nullptr;
+      case 1:
+        return b_.coin();
+      case 2:
+        return word();
+      case 6:
+        return list();
+      case 7:
+        return json{{word(), number()}, {"rope_type", word()}};
+      default:
+        return number();
+    }
+  }
+
+  /// The places of values, at any depth; of a list one.
+  void collect(const json& file, const json::json_pointer& path, std::vector<json::json_pointer>& places) {
+    if (file.is_object())
+      for (const auto& item : file.items()) {
+        places.push_back(path / item.key());
+        collect(item.value(), path / item.key(), places);
+      }
+    if (file.is_array() && !file.empty()) places.push_back(path / (file.size() - 1));
+  }
+
+  void spoil(json& file, const json& other) {
+    std::vector<json::json_pointer> places, others;
+    collect(file, json::json_pointer(), places);
+    collect(other, json::json_pointer(), others);
+    if (!file.is_object() || places.empty())
+      file = json::object(), places.assign(1, json::json_pointer("/x"));
+    if (others.empty()) return;
+    const json::json_pointer place = b_.one_of(places), foreign = b_.one_of(others);
+    switch (b_.up_to(6)) {
+      case 0:
+        if (file.contains(place) && file[place.parent_pointer()].is_object())
+          file[place.parent_pointer()].erase(place.back());
+        break;
+      case 1:
+        file[place] = other[foreign];
+        break;
+      case 2:
+        file.merge_patch(other);
+        break;
+      case 3:
+        if (foreign.parent_pointer().empty()) file[foreign] = b_.coin() ? other[foreign] : value(0);
+        break;
+      case 4:
+        if (json& changed = file[place]; changed.is_array() && !changed.empty()) {
+          b_.coin() ? changed.push_back(changed.back()) : changed.erase(changed.size() - 1);
+        }
+        break;
+      default:
+        file[place] = value(0);
+    }
+  }
+
+  bytes& b_;
+  const std::vector<json>& originals_;
+};
+
+/// An import gives a model that keeps every promise, or refuses the file with a text of its own.
+template <class Import>
+void check_import(const Import& import) {
+  try {
+    const rope::model_rope model = import();
+    const std::string broken = testing::broken_promise(model);
+    if (!broken.empty()) fail(broken);
+    for (rope::Index layer = -1; layer < 4; ++layer) {
+      static_cast<void>(model.rotation_of_layer(layer));
+      try {
+        static_cast<void>(model.attention_of_layer(layer));
+      } catch (const std::logic_error&) {  // there is no such layer, or it is not known how it attends
+      }
+    }
+  } catch (const std::invalid_argument& error) {
+    const std::string text = error.what();
+    if (text.find("rope::") != 0 || text.size() < 20) fail("the text is " + text);
+  } catch (const std::exception& error) {
+    fail(std::string("another type was thrown, saying ") + error.what());
+  }
+}
+
+}  // namespace fuzz
+
+#endif  // ROPE_TESTS_FUZZ_MODEL_FILES_HPP
