@@ -78,7 +78,7 @@ class frequencies {
   /// \param rotary_dim  number of channels that rotate, even and positive
   /// \param base        wavelength growth over the channels (`rope_theta`), finite and greater than 1
   ///
-  /// Throws:    std::invalid_argument
+  /// Throws:    std::invalid_argument; std::length_error if the pairs exceed the address space
   /// Accuracy:  2 ulp (tests/frequencies/frequencies.test.cpp, tests/oracle/table.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   explicit frequencies(Index rotary_dim, double base = 10000.0) : frequencies(original(rotary_dim, base)) {}
@@ -87,7 +87,7 @@ class frequencies {
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    std::invalid_argument
+  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
   /// Accuracy:  2 ulp of the scaling's formula, for one scaling; 20 where long double is double
   template <frequency_scaling First, frequency_scaling... Rest>
   frequencies(Index rotary_dim, double base, const First& first, const Rest&... rest)
@@ -100,7 +100,7 @@ class frequencies {
   /// \param rotary_dim  even and positive
   /// \param max_freq    finite and at least 2
   ///
-  /// Throws:  std::invalid_argument
+  /// Throws:  std::invalid_argument; std::length_error if the pairs exceed the address space
   /// Source:  lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
     if (!detail::is_finite(max_freq) || max_freq < 2)
