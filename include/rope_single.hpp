@@ -4702,12 +4702,29 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle);
 }
 
+/// Small angles are multiplied in units of 2^-120 rad, in which a product that is subnormal, and so has lost
+/// digits that a large m would show, is a normal number. Sums of up to 256 axes stay below 1.
+inline constexpr double small_unit = 0x1p-120;
+
+/// inv_freq * coordinate in these units.
+inline double product_in_small_units(double inv_freq, double coordinate) {
+  return inv_freq / small_unit * coordinate;
+}
+inline bool is_small_in_units(double angle) { return (std::abs)(angle) < 0x1p-128 / small_unit; }
+
+/// Writes m cos and m sin of a small angle in these units.
+template <class S>
+void write_small_of_units(double angle, double m, S& cos, S& sin) {
+  cos = static_cast<S>(m);
+  sin = static_cast<S>(m * angle * small_unit);
+}
+
 /// Writes m cos and m sin of inv_freq * coordinate.
 template <class S>
 void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  const double product = inv_freq * coordinate;
-  if (is_small(product))
-    write_small(product, m, cos, sin);
+  const double product = product_in_small_units(inv_freq, coordinate);
+  if (is_small_in_units(product))
+    write_small_of_units(product, m, cos, sin);
   else
     write_turned(phase_of(inv_freq, coordinate), m, cos, sin);
 }
@@ -4733,11 +4750,12 @@ class small_angles {
     for (std::size_t i = 0; i < axes_[0].inv_freq.size(); ++i) {
       double angle = 0, largest = 0;
       for (std::size_t a = 0; a < axes_.size(); ++a) {
-        const double product = axes_[a].inv_freq[i] * coordinates(static_cast<Index>(a));
+        const double product =
+            product_in_small_units(axes_[a].inv_freq[i], coordinates(static_cast<Index>(a)));
         angle += product;
         largest = (std::max)(largest, (std::abs)(product));
       }
-      if (is_small(largest)) write_small(angle, m, cos[i], sin[i]);
+      if (is_small_in_units(largest)) write_small_of_units(angle, m, cos[i], sin[i]);
     }
   }
 

@@ -644,3 +644,18 @@ TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[tables][ta
   for (std::int64_t r = 0; r < 3; ++r)
     CHECK(tolerance::error_in_ulp(table.sin(r)[0], static_cast<testing::wide>(difference[r]) * f) <= 1);
 }
+
+TEST_CASE("a magnitude lifts an angle below the smallest normal number with all of its digits",
+          "[tables][table]") {
+  const double m = 8192, f = testing::ldexp(3.0, -1074), g = testing::ldexp(5.0, -1074);
+  Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
+  inv_freq << f, g;
+  coordinates << 0.5, 0, 0.25, 0.125, -0.5, 0.375;
+  const frequency_table<double> table(frequencies::custom(inv_freq, m), coordinates);
+  for (Index r = 0; r < 3; ++r) {
+    const testing::wide angle =
+        static_cast<testing::wide>(coordinates(r, 0)) * f + static_cast<testing::wide>(coordinates(r, 1)) * g;
+    CAPTURE(r);
+    CHECK(tolerance::error_in_ulp(table.sin(r)[0], m * angle) <= 1);
+  }
+}
