@@ -1930,7 +1930,7 @@ class block_table {
 };
 
 /// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
-/// within a page.
+/// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
@@ -1941,8 +1941,8 @@ struct token_source {
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
-        token_stride(view.token_stride),
-        head_stride(view.head_stride),
+        token_stride(view.tokens == 1 ? 0 : view.token_stride),
+        head_stride(view.heads == 1 ? 0 : view.head_stride),
         view_(view) {}
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call
@@ -5171,8 +5171,8 @@ class rotation {
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
-      : x_(x),
-        out_(out),
+      : x_(with_taken_strides(x)),
+        out_(with_taken_strides(out)),
         table_(placed.table().view()),
         positions_(positions),
         first_channel_(placed.first_channel()),
@@ -5202,6 +5202,13 @@ class rotation {
   void run(Index first, Index last) const;
 
  private:
+  /// The stride of one head alone may be anything, so it is not added to a pointer.
+  template <class X>
+  static head_view<X> with_taken_strides(head_view<X> x) {
+    if (x.heads == 1) x.head_stride = 0;
+    return x;
+  }
+
   /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
   /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
   /// token; one head alone would read as much table as data, and all of them would be too many streams.

@@ -6,9 +6,13 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <rope/frequencies/frequencies.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <string>
 #include <unsupported/Eigen/CXX11/Tensor>
+#include <utility>
 #include <vector>
 
 #include "support/attention_call.hpp"
@@ -307,4 +311,22 @@ TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "
     for (const TestType value : out) CHECK((value >= TestType(-1) && value <= TestType(3)));
     CHECK(out[0] == x[0]);
   }
+}
+
+TEST_CASE("the strides of one row, one token or one head alone may be anything", "[attention]") {
+  // Under the undefined-behaviour sanitizer a pointer that such a stride is added to is seen.
+  constexpr rope::Index far = std::numeric_limits<rope::Index>::min() / 8;
+  const rope::frequency_table<float> table(rope::frequencies(8), 40);
+  const std::vector<float> x(40 * 8, 0.5f);
+  const auto [queries, keys] = GENERATE(std::pair{1L, 1L}, std::pair{1L, 40L}, std::pair{40L, 40L});
+  CAPTURE(queries, keys);
+  const rope::head_view<const float> q = {x.data(), 1, queries, 1, 8, far, queries == 1 ? far : 8, far},
+                                     k = {x.data(), 1, keys, 1, 8, far, keys == 1 ? far : 8, far};
+  std::vector<float> got(static_cast<std::size_t>(8 * queries)), expected = got;
+  const rope::head_view<float> out = {got.data(), 1, queries, 1, 8, far, queries == 1 ? far : 8, far};
+  rope::attention<rope::half_split>(q, k, k, out, table);
+  const auto plain = [&](long tokens) { return rope::bshd(x.data(), 1, tokens, 1, 8); };
+  rope::attention<rope::half_split>(plain(queries), plain(keys), plain(keys),
+                                    rope::bshd(expected.data(), 1, queries, 1, 8), table);
+  CHECK(testing::same_bits(got, expected));
 }

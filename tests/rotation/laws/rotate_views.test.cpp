@@ -2,6 +2,7 @@
 #include <rope/rotation/rotate.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
@@ -204,6 +205,20 @@ TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their 
                                   rope::thd(Eigen::Map<matrix>(x.data(), S, H * D), H), table, start);
         },
         1));
+  });
+}
+
+TEST_CASE("the stride of one head alone may be anything", "[rotation]") {
+  // Under the undefined-behaviour sanitizer a pointer that such a stride is added to is seen.
+  constexpr Index far = std::numeric_limits<Index>::min() / 8;
+  const rope::frequency_table<float> table(rope::frequencies(rotary_dim), 20);
+  CAPTURE(seed);
+  for_each_layout([&]<class Layout>(Layout) {
+    CAPTURE(name_of<Layout>);
+    std::vector<float> x = testing::random_channels<float>(B * S * D, seed), expected = x;
+    rope::rotate<Layout>(rope::bshd(expected.data(), B, S, 1, D), table, start);
+    rope::rotate<Layout>(head_view<float>{x.data(), B, S, 1, D, S * D, D, far}, table, start);
+    CHECK(testing::same_bits(x, expected));
   });
 }
 

@@ -49,7 +49,7 @@ class block_table {
 };
 
 /// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
-/// within a page.
+/// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
@@ -60,8 +60,8 @@ struct token_source {
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
-        token_stride(view.token_stride),
-        head_stride(view.head_stride),
+        token_stride(view.tokens == 1 ? 0 : view.token_stride),
+        head_stride(view.heads == 1 ? 0 : view.head_stride),
         view_(view) {}
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call

@@ -58,8 +58,8 @@ class rotation {
  public:
   rotation(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& placed,
            const Source& positions, way_back back = way_back::inverse)
-      : x_(x),
-        out_(out),
+      : x_(with_taken_strides(x)),
+        out_(with_taken_strides(out)),
         table_(placed.table().view()),
         positions_(positions),
         first_channel_(placed.first_channel()),
@@ -89,6 +89,13 @@ class rotation {
   void run(Index first, Index last) const;
 
  private:
+  /// The stride of one head alone may be anything, so it is not added to a pointer.
+  template <class X>
+  static head_view<X> with_taken_strides(head_view<X> x) {
+    if (x.heads == 1) x.head_stride = 0;
+    return x;
+  }
+
   /// Tokens [first, last) of row b, in the order of memory: the heads of a token are next to each other, or
   /// the tokens of a head are. Then a few heads at a time stream side by side and share the table row of a
   /// token; one head alone would read as much table as data, and all of them would be too many streams.
