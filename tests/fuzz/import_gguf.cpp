@@ -59,6 +59,13 @@ struct oracle {
 
 }  // namespace
 
+/// Every original as it is.
+extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** /*arguments*/) {
+  for (const json& metadata : originals())
+    fuzz::check_import([&] { return rope::import_gguf(file_of(metadata)); });
+  return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   if (size > 3 && data[0] == 'G' && data[1] == 'G') {
     std::istringstream stream(std::string(reinterpret_cast<const char*>(data), size));

@@ -31,6 +31,12 @@ rope::hugging_face_options draw_options(fuzz::bytes& b) {
 
 }  // namespace
 
+/// Every original as it is.
+extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** /*arguments*/) {
+  for (const json& file : originals()) fuzz::check_import([&] { return rope::import_hugging_face(file); });
+  return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   if (size > 0 && data[0] == '{') {
     const json file = json::parse(data, data + size, nullptr, false);

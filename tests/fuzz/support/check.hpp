@@ -5,6 +5,7 @@
 /// What a target finds ends the program, as what a sanitizer finds does: the fuzzer, or replay.cpp, then keeps the
 /// bytes that led there.
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -38,6 +39,7 @@ void refuses(const char* claim, const Call& call) {
 
 }  // namespace fuzz
 
+extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments);
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size);
 
 #endif  // ROPE_TESTS_FUZZ_CHECK_HPP
