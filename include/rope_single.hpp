@@ -11292,7 +11292,7 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
 #endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], and how new tokens get there.
+/// value_dim], which may be a part of the keys, and how new tokens get there.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -11334,11 +11334,16 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
   }
 }
 
+/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
+/// comes as new keys is then the rest of their channels.
+enum class value_place { own, in_keys };
+
 /// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
 ///            was moved from.
-template <class T>
+template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  static constexpr bool shared = place == value_place::in_keys;
 
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
@@ -11351,18 +11356,22 @@ class cache_memory {
         head_dim_(head_dim),
         value_dim_(value_dim),
         keys_(checked_size(owner, head_dim)),
-        values_(checked_size(owner, value_dim)) {}
+        values_(shared ? 0 : checked_size(owner, value_dim)) {}
 
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
 
   head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
   head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
-  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+  head_view<const T> values() const { return values_of<const T>(keys(), values_.data()); }
+  head_view<T> values() { return values_of<T>(keys(), values_.data()); }
 
+  /// The channel of a key that new keys begin at.
+  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes that `count` tokens take.
-  Index bytes_of(Index count) const { return count * heads_ * (head_dim_ + value_dim_) * Index{sizeof(T)}; }
+  Index bytes_of(Index count) const {
+    return count * heads_ * (head_dim_ + (shared ? 0 : Index{value_dim_})) * Index{sizeof(T)};
+  }
 
   /// New tokens fit in shape and number of rows.
   ///
@@ -11374,28 +11383,31 @@ class cache_memory {
         is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
         "16-bit type");
-    check_shape(function, "k", k, head_dim_);
-    check_shape(function, "v", v, value_dim_);
+    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
+    check_shape(function, k_name, k, head_dim_ - first_new_channel());
+    check_shape(function, v_name, v, value_dim_);
     if (k.tokens != v.tokens)
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
+                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
+                         k.tokens, " and ", v.tokens));
     check_counts(function, counts, batch_, k.tokens);
   }
 
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
   void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count),
-                  keys().batch_range(b, 1).token_range(slot, count));
+    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
 
   /// The same, with the keys rotated by their positions, as those of a batch of one.
+  ///
+  /// \param table  placed in what comes as new keys
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const placed_table<S>& table, const Source& positions) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
-                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
+                            positions);
     write_values(v, b, first, count, slot);
   }
 
@@ -11425,11 +11437,25 @@ class cache_memory {
   void move_down(Index b, Index from, Index to, Index count) {
     for (Index h = 0; h < heads_; ++h) {
       std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
-      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+      if constexpr (!shared) std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
     }
   }
 
  private:
+  template <class X>
+  head_view<X> values_of(const head_view<X>& keys, X* own) const {
+    if constexpr (shared)
+      return keys.channels(0, value_dim_);
+    else
+      return bhsd(own, batch_, heads_, slots_, value_dim_);
+  }
+  /// Where the new keys of slots [slot, slot + count) of row b go.
+  head_view<T> new_keys(Index b, Index slot, Index count) {
+    return keys()
+        .batch_range(b, 1)
+        .token_range(slot, count)
+        .channels(first_new_channel(), head_dim_ - first_new_channel());
+  }
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
     copy_channels(v.batch_range(b, 1).token_range(first, count),
@@ -11484,11 +11510,17 @@ class cache_memory {
 #ifndef ROPE_CACHE_KV_CACHE_HPP
 #define ROPE_CACHE_KV_CACHE_HPP
 
+#include <cstdint>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+
 #include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>  // std::move
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
@@ -11674,6 +11706,134 @@ key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& pl
 
 #endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
 
+/// What kv_cache and latent_cache have in common: tokens in memory, one growing sequence per row.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
+/// key. Functions are told the name under which the user called them.
+///
+/// Invariant: tokens [0, rows().size(b)) of row b are written. Every function that throws leaves all as it
+///            was.
+template <class T, value_place place>
+class stored_tokens {
+ public:
+  stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
+                Index value_dim, key_storage storage)
+      : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
+        rows_(batch, capacity),
+        storage_(storage) {}
+
+  const cache_memory<T, place>& memory() const { return memory_; }
+  const cache_rows& rows() const { return rows_; }
+  key_storage storage() const { return storage_; }
+  /// Where the next tokens are.
+  auto next_source() const { return started_rows<std::int64_t>{rows_.next()}; }
+
+  template <class K, class V, class Source, class Threads>
+  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
+             const row_counts& counts, const Threads& threads) {
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
+    if (!rows_.empty()) require_given_keys(function, rotation_);
+    rotation_ = {};
+    memory_.write_behind(rows_, k, v, counts, threads);
+    rows_.append(k.tokens, counts, positions);
+  }
+  template <class Layout, class K, class V, class S, class Source, class Threads>
+  void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
+                     const placed_table<S>& table, const Source& positions, const row_counts& counts,
+                     const Threads& threads) {
+    const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
+    memory_.check_new(function, k, v, counts);
+    rows_.check_new(function, k.tokens, positions, counts);
+    if (storage_ == key_storage::raw) refuse_raw_keys(function);
+    check_table<Layout>(owner, table);
+    check_new_rotation<Layout>(function, k, counts, in_new, positions);
+    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads);
+    rows_.append(k.tokens, counts, positions);
+    rotation_ = rotation_by<Layout>(table);
+  }
+
+  template <class Layout, class S>
+  void check_table(const char* owner, const placed_table<S>& table) const {
+    if (!rows_.empty() && storage_ == key_storage::rotated) require_rotation<Layout>(owner, rotation_, table);
+  }
+
+  template <class Layout, class From, class To>
+  void rebase(const char* owner, const char* function, const placed_table<From>& from,
+              const placed_table<To>& to) {
+    if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
+    check_table<Layout>(owner, from);
+    auto turn = turn_between<Layout, T>(function, from, to);
+    for (Index t = 0; t < memory_.slot_count(); ++t)
+      for (Index b = 0; b < memory_.batch(); ++b)
+        if (t < rows_.size(b))
+          turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+    rotation_ = rotation_by<Layout>(to);
+  }
+
+  void truncate(const char* function, Index size, batch_row row) {
+    rows_.truncate(function, rows_.rows(function, row), size);
+  }
+  void remove(const char* function, Index first, Index count, batch_row row) {
+    const row_range rows = rows_.rows(function, row);
+    rows_.check_tokens(function, rows, first, count);
+    const Index last = first + count;
+    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+      memory_.move_down(b, last, first, rows_.size(b) - last);
+    rows_.remove(rows, first, last);
+  }
+  /// Raw keys have no angle to turn by.
+  void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
+    check_shift_without_table(function, storage_, delta);
+    rows_.shift(rows_.checked_shift(function, first, count, delta, row), first, first + count, delta);
+  }
+  template <class Layout, class S>
+  void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,
+             const placed_table<S>& table, batch_row row) {
+    if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
+    check_table<Layout>(owner, table);
+    auto turn = turn_by<Layout, T>(function, table);
+    const row_range rows = rows_.checked_shift(function, first, count, delta, row);
+    const Index last = first + count;
+    if (delta != 0)
+      for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
+    rows_.shift(rows, first, last, delta);
+  }
+  void clear() { rows_.clear(); }
+
+  /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
+  head_view<const T> keys(const char* function) const {
+    return memory_.keys().token_range(0, rows_.common_size(function));
+  }
+  head_view<const T> values(const char* function) const {
+    return memory_.values().token_range(0, rows_.common_size(function));
+  }
+  /// Those of row b.  Throws: std::out_of_range
+  head_view<const T> keys(const char* function, Index b) const {
+    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+  }
+  head_view<const T> values(const char* function, Index b) const {
+    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
+  }
+
+ private:
+  cache_memory<T, place> memory_;
+  cache_rows rows_;
+  key_storage storage_;
+  key_rotation rotation_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+
 /// The keys and values of the tokens a decoder has already seen.
 
 namespace rope {
@@ -11704,37 +11864,36 @@ class kv_cache {
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
-      : memory_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim),
-        rows_(batch, capacity),
-        storage_(storage) {}
+      : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
+                storage) {}
 
   kv_cache(const kv_cache&) = default;
   kv_cache(kv_cache&&) = default;
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
   kv_cache& operator=(kv_cache&&) = default;
 
-  Index batch() const { return memory_.batch(); }
-  Index kv_heads() const { return memory_.keys().heads; }
-  Index head_dim() const { return memory_.keys().head_dim; }
-  Index value_dim() const { return memory_.values().head_dim; }
+  Index batch() const { return tokens_.memory().batch(); }
+  Index kv_heads() const { return tokens_.memory().keys().heads; }
+  Index head_dim() const { return tokens_.memory().keys().head_dim; }
+  Index value_dim() const { return tokens_.memory().values().head_dim; }
   /// Tokens that can be stored per row.
-  Index capacity() const { return memory_.slot_count(); }
-  key_storage storage() const { return storage_; }
+  Index capacity() const { return tokens_.memory().slot_count(); }
+  key_storage storage() const { return tokens_.storage(); }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
-  Index size() const { return rows_.common_size("kv_cache::size"); }
+  Index size() const { return rows().common_size("kv_cache::size"); }
   /// Tokens stored in row b.  Throws: std::out_of_range
-  Index size(Index b) const { return rows_.size(rows_.checked("kv_cache::size", b)); }
+  Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> positions(Index b) const {
-    return rows_.positions(rows_.checked("kv_cache::positions", b));
+    return rows().positions(rows().checked("kv_cache::positions", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.
-  std::span<const std::int64_t> next_positions() const { return rows_.next(); }
+  std::span<const std::int64_t> next_positions() const { return rows().next(); }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
   /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
-    return rows_.newest().counts("attention", queries);
+    return rows().newest().counts("attention", queries);
   }
 
   /// Copies new tokens behind the stored ones.
@@ -11752,7 +11911,8 @@ class kv_cache {
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
-    store("kv_cache::append", k, v, next_source(), counts, threads);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
+    tokens_.store("kv_cache::append", k, v, tokens_.next_source(), counts, threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -11768,8 +11928,10 @@ class kv_cache {
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append", k, v, detail::placed(table), next_source(), counts, threads);
+      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table),
+                                             tokens_.next_source(), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -11787,16 +11949,18 @@ class kv_cache {
   template <int no_layout = 0, class K, class V, position_form P, class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
                  const Threads& threads = {}) {
-    store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
+    tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
   template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
-      store_rotated<Layout>("kv_cache::append_at", k, v, detail::placed(table),
-                            detail::position_source(positions, k.tokens), counts, threads);
+      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v, detail::placed(table),
+                                             detail::position_source(positions, k.tokens), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -11805,8 +11969,7 @@ class kv_cache {
   /// Throws:  std::invalid_argument
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
-    if (!rows_.empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("kv_cache", rotation_, detail::placed(table));
+    tokens_.template check_table<Layout>("kv_cache", detail::placed(table));
   }
 
   /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
@@ -11819,22 +11982,14 @@ class kv_cache {
   /// Accuracy:  that of one more rotation
   template <class Layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
-    if (storage_ == key_storage::raw) detail::refuse_rebase_of_raw_keys("kv_cache::rebase");
-    check_table<Layout>(from);
-    auto turn = detail::turn_between<Layout, T>("kv_cache::rebase", detail::placed(from), detail::placed(to));
-    for (Index t = 0; t < capacity(); ++t)
-      for (Index b = 0; b < batch(); ++b)
-        if (t < size(b)) turn.turn(memory_.keys(), b, t, positions(b)[static_cast<std::size_t>(t)]);
-    rotation_ = detail::rotation_by<Layout>(detail::placed(to));
+    tokens_.template rebase<Layout>("kv_cache", "kv_cache::rebase", detail::placed(from), detail::placed(to));
   }
 
   /// Forgets every token from `size` on: the rollback of speculative decoding.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
   ///          rows differ in size. The same holds for the functions below
-  void truncate(Index size, batch_row row = every_row) {
-    rows_.truncate("kv_cache::truncate", rows_.rows("kv_cache::truncate", row), size);
-  }
+  void truncate(Index size, batch_row row = every_row) { tokens_.truncate("kv_cache::truncate", size, row); }
 
   /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
   /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
@@ -11845,12 +12000,7 @@ class kv_cache {
   /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
   /// Cost:    one pass over the tokens behind
   void remove(Index first, Index count, batch_row row = every_row) {
-    const detail::row_range rows = rows_.rows("kv_cache::remove", row);
-    rows_.check_tokens("kv_cache::remove", rows, first, count);
-    const Index last = first + count;
-    for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
-      memory_.move_down(b, last, first, size(b) - last);
-    rows_.remove(rows, first, last);
+    tokens_.remove("kv_cache::remove", first, count, row);
   }
 
   /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
@@ -11858,9 +12008,7 @@ class kv_cache {
   /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
   ///          if the cache stores rotated keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
-    detail::check_shift_without_table("kv_cache::shift", storage_, delta);
-    rows_.shift(rows_.checked_shift("kv_cache::shift", first, count, delta, row), first, first + count,
-                delta);
+    tokens_.shift("kv_cache::shift", first, count, delta, row);
   }
 
   /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
@@ -11874,78 +12022,288 @@ class kv_cache {
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout, rotation_table Table>
   void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
-    if (storage_ == key_storage::raw) return shift(first, count, delta, row);
-    check_table<Layout>(table);
-    auto turn = detail::turn_by<Layout, T>("kv_cache::shift", detail::placed(table));
-    const detail::row_range rows = rows_.checked_shift("kv_cache::shift", first, count, delta, row);
-    const Index last = first + count;
-    if (delta != 0)
-      for (Index b = rows.first; b < (std::min)(rows.last, batch()); ++b)
-        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
-    rows_.shift(rows, first, last, delta);
+    tokens_.template shift<Layout>("kv_cache", "kv_cache::shift", first, count, delta, detail::placed(table),
+                                   row);
   }
 
   /// Forgets every token; the capacity stays.
-  void clear() { rows_.clear(); }
+  void clear() { tokens_.clear(); }
 
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
   ///
   /// Throws:  std::invalid_argument if rows differ in size
-  head_view<const T> keys() const {
-    return memory_.keys().token_range(0, rows_.common_size("kv_cache::keys"));
-  }
+  head_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  head_view<const T> values() const {
-    return memory_.values().token_range(0, rows_.common_size("kv_cache::values"));
-  }
+  head_view<const T> values() const { return tokens_.values("kv_cache::values"); }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const {
-    return memory_.keys().batch_range(rows_.checked("kv_cache::keys", b), 1).token_range(0, size(b));
-  }
-  head_view<const T> values(Index b) const {
-    return memory_.values().batch_range(rows_.checked("kv_cache::values", b), 1).token_range(0, size(b));
-  }
+  head_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
+  head_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
-  /// Where the next tokens are.
-  auto next_source() const { return detail::started_rows<std::int64_t>{rows_.next()}; }
+  const detail::cache_rows& rows() const { return tokens_.rows(); }
 
-  template <class K, class V, class Source, class Threads>
-  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             const detail::row_counts& counts, const Threads& threads) {
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
-    if (!rows_.empty()) detail::require_given_keys(function, rotation_);
-    rotation_ = {};
-    memory_.write_behind(rows_, k, v, counts, threads);
-    rows_.append(k.tokens, counts, positions);
-  }
-  template <class Layout, class K, class V, class S, class Source, class Threads>
-  void store_rotated(const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const placed_table<S>& table, const Source& positions, const detail::row_counts& counts,
-                     const Threads& threads) {
-    ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
-    if (storage_ == key_storage::raw) detail::refuse_raw_keys(function);
-    check_table<Layout>(table);
-    detail::check_new_rotation<Layout>(function, k, counts, table, positions);
-    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, table, positions, threads);
-    rows_.append(k.tokens, counts, positions);
-    rotation_ = detail::rotation_by<Layout>(table);
-  }
-
-  detail::cache_memory<T> memory_;
-  detail::cache_rows rows_;
-  key_storage storage_;
-  detail::key_rotation rotation_;
+  detail::stored_tokens<T, detail::value_place::own> tokens_;
 };
 
 }  // namespace ROPE_ABI
 }  // namespace rope
 
 #endif  // ROPE_CACHE_KV_CACHE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_LATENT_CACHE_HPP
+#define ROPE_CACHE_LATENT_CACHE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+
+/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
+inline Index latent_width(Index latent_dim, Index rotary_dim) {
+  if (latent_dim < 0 || rotary_dim < 0)
+    ROPE_THROW(std::invalid_argument,
+               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
+                       " and ", rotary_dim));
+  if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
+    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
+                                          " channels exceed the address space"));
+  return latent_dim + rotary_dim;
+}
+
+/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
+///
+/// Throws:  std::invalid_argument if it turns anything else
+template <class S>
+placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
+                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
+                       " channels from channel ", table.first_channel(), " on"));
+  return table;
+}
+template <class S>
+placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
+}
+
+}  // namespace detail
+
+/// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
+/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
+/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
+/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+///
+/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
+/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
+///
+///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
+///
+/// where the caller multiplies and attention (attention.hpp) does the rest:
+///
+///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
+///     cache.append<Layout>(latent, rotated_part, table);
+///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
+///
+/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
+/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
+/// of k, and the table stands where r begins:
+///
+///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
+///
+/// A table given to the functions below turns the rotated part; it may be placed at latent_dim as well.
+///
+/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
+template <class T>
+class latent_cache {
+ public:
+  using value_type = T;
+
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
+  latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
+               key_storage storage = key_storage::rotated)
+      : tokens_("latent_cache", batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim,
+                storage) {}
+
+  latent_cache(const latent_cache&) = default;
+  latent_cache(latent_cache&&) = default;
+  latent_cache& operator=(const latent_cache& other) {
+    return *this = latent_cache(other);  // all or nothing
+  }
+  latent_cache& operator=(latent_cache&&) = default;
+
+  Index batch() const { return tokens_.memory().batch(); }
+  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
+  /// Tokens that can be stored per row.
+  Index capacity() const { return tokens_.memory().slot_count(); }
+  key_storage storage() const { return tokens_.storage(); }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows().common_size("latent_cache::size"); }
+  /// Tokens stored in row b.  Throws: std::out_of_range
+  Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return rows().positions(rows().checked("latent_cache::positions", b));
+  }
+  /// As in kv_cache.
+  std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  std::span<const Index> query_counts(Index queries) const {
+    return rows().newest().counts("attention", queries);
+  }
+
+  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
+  /// those that the cache has rotated.
+  ///
+  /// \param latent        [batch, tokens, 1, latent_dim]
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
+  /// \param counts        as in kv_cache
+  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache rotates its parts; std::length_error if the tokens do not fit
+  template <int no_layout = 0, class L, class R, class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source(), counts, threads);
+  }
+
+  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
+  /// and to tables that rotate like this one.
+  ///
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
+  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
+  ///          std::out_of_range if a position is outside the table
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
+                                             placed("latent_cache::append", table), tokens_.next_source(),
+                                             counts, threads);
+  }
+
+  /// The two above at positions of the caller's, in any order, as in kv_cache.
+  ///
+  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
+  template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    tokens_.store("latent_cache::append_at", rotated_part, latent,
+                  detail::position_source(positions, latent.tokens), counts, threads);
+  }
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
+            class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
+                                             placed("latent_cache::append_at", table),
+                                             detail::position_source(positions, latent.tokens), counts,
+                                             threads);
+  }
+
+  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
+  /// meet every table of their width.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
+    tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));
+  }
+
+  /// Turns the rotated parts from the angles of one table to those of another, as in kv_cache.
+  ///
+  /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
+  ///            tables are of rotary_dim, over a range of positions, with exact angles
+  /// Accuracy:  that of one more rotation; latents keep their bits
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
+    tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
+                                    placed("latent_cache::rebase", from), placed("latent_cache::rebase", to));
+  }
+
+  /// Forgets every token from `size` on.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) {
+    tokens_.truncate("latent_cache::truncate", size, row);
+  }
+
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions.
+  ///
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
+  void remove(Index first, Index count, batch_row row = every_row) {
+    tokens_.remove("latent_cache::remove", first, count, row);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw parts: exact.
+  ///
+  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
+  ///          if the cache stores rotated parts
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
+    tokens_.shift("latent_cache::shift", first, count, delta, row);
+  }
+  /// The same for rotated parts, which turn by the exact angle of `delta`; latents keep their bits.
+  ///
+  /// Throws:    as above; std::invalid_argument unless the parts were appended with this layout and table,
+  ///            and the table has exact angles
+  /// Accuracy:  that of one more rotation every time
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
+    tokens_.template shift<Layout>("latent_cache", "latent_cache::shift", first, count, delta,
+                                   placed("latent_cache::shift", table), row);
+  }
+
+  /// Forgets every token; the capacity stays.
+  void clear() { tokens_.clear(); }
+
+  /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
+  /// cache lives.  Throws: std::invalid_argument if rows differ in size
+  head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
+  /// The latents, [batch, size(), 1, latent_dim]: the same memory.
+  head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
+  /// Those of row b, [1, size(b), 1, ...].  Throws: std::out_of_range
+  head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
+  head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
+
+ private:
+  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
+  }
+
+  detail::stored_tokens<T, detail::value_place::in_keys> tokens_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_LATENT_CACHE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
@@ -12244,6 +12602,24 @@ template <class X>
 inline constexpr bool is_cache = is_ring<X>;
 template <class C>
 inline constexpr bool is_cache<kv_cache<C>> = true;
+template <class X>
+inline constexpr bool is_latent = false;
+template <class C>
+inline constexpr bool is_latent<latent_cache<C>> = true;
+/// What queries can attend to. Every function below is that of a cache of growing rows unless it is for a
+/// certain one.
+template <class X>
+concept attended_cache = is_cache<X> || is_latent<X>;
+
+/// The table where it turns the heads of queries and keys.
+template <class Cache, class Table>
+auto placed_for(const Cache& /*cache*/, const Table& table) {
+  return placed(table);
+}
+template <class C, class Table>
+auto placed_for(const latent_cache<C>& cache, const Table& table) {
+  return behind_latent("attention", table, cache.latent_dim(), cache.rotary_dim());
+}
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
@@ -12257,10 +12633,14 @@ inline void check_cache_lists(const char* function, const attention_options& opt
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout is for training, a cache is not, got ", options.dropout));
 }
-template <class C>
-void check_cache_options(const char* function, const kv_cache<C>& /*cache*/,
-                         const attention_options& options) {
+template <class Cache>
+void check_cache_options(const char* function, const Cache& /*cache*/, const attention_options& options) {
   check_cache_lists(function, options);
+  if (is_latent<Cache> && equal(options.scale, 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, which it "
+                       "does not know, got 0"));
 }
 template <class C>
 void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
@@ -12279,8 +12659,8 @@ void check_cache_options(const char* function, const ring_cache<C>& cache, const
 }
 
 /// Puts the window and the sinks of a ring into the options.
-template <class C>
-void complete_options(attention_options& /*options*/, const kv_cache<C>& /*cache*/) {}
+template <class Cache>
+void complete_options(attention_options& /*options*/, const Cache& /*cache*/) {}
 template <class C>
 void complete_options(attention_options& options, const ring_cache<C>& cache) {
   options.window = cache.policy().window;
@@ -12288,16 +12668,16 @@ void complete_options(attention_options& options, const ring_cache<C>& cache) {
 }
 
 /// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
-template <class C>
-bool counts_by_rank(const kv_cache<C>& /*cache*/) {
+template <class Cache>
+bool counts_by_rank(const Cache& /*cache*/) {
   return false;
 }
 template <class C>
 bool counts_by_rank(const ring_cache<C>& cache) {
   return cache.policy().positions == ring_positions::cache;
 }
-template <class C>
-std::int64_t rank_of(const kv_cache<C>& /*cache*/, std::int64_t position) {
+template <class Cache>
+std::int64_t rank_of(const Cache& /*cache*/, std::int64_t position) {
   return position;
 }
 template <class C>
@@ -12307,9 +12687,9 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
 
 /// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on
 ///          sees are no longer held
-template <class C>
-void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
-                  std::int64_t /*position*/, Index /*queries*/) {}
+template <class Cache>
+void check_window(const char* /*function*/, const Cache& /*cache*/, Index /*b*/, std::int64_t /*position*/,
+                  Index /*queries*/) {}
 template <class C>
 void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
                   Index queries) {
@@ -12323,8 +12703,8 @@ void check_window(const char* function, const ring_cache<C>& cache, Index b, std
 }
 
 /// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
-template <class C>
-std::int64_t seen(const kv_cache<C>& cache, Index b) {
+template <class Cache>
+std::int64_t seen(const Cache& cache, Index b) {
   return cache.size(b);
 }
 template <class C>
@@ -12384,8 +12764,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The positions of the newest `count` tokens of row b.
-template <class C>
-std::span<const std::int64_t> newest(const kv_cache<C>& cache, Index b, Index count) {
+template <class Cache>
+std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
   return cache.positions(b).last(static_cast<std::size_t>(count));
 }
 template <class C>
@@ -12656,8 +13036,9 @@ inline namespace ROPE_ABI {
 /// brings its own window and sinks.
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
-/// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
-///                values are widened while they are read
+/// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,
+///                whose keys and values are widened while they are read. For a latent_cache head_dim is
+///                latent_dim + rotary_dim, value_dim latent_dim, and the scale must be given
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
@@ -12672,16 +13053,16 @@ inline namespace ROPE_ABI {
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, it is not known without counts which tokens the queries are
-///            because rows took or lost some on their own, or a ring has overwritten keys that a query sees
-///            or is given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, a latent_cache has no scale, it is not known without counts
+///            which tokens the queries are because rows took or lost some on their own, or a ring has
+///            overwritten keys that a query sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for
 ///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
 ///            allocation once a call of the same size has been made on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
-requires detail::is_cache<Cache>
+requires detail::attended_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
@@ -12707,7 +13088,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
-requires detail::is_cache<Cache>
+requires detail::attended_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
@@ -12715,7 +13096,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed(table);
+  const placed_table rotation = detail::placed_for(cache, table);
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();

@@ -8,6 +8,7 @@
 
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
 #include <rope/cache/page_attention.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/cache/page_writes.hpp>

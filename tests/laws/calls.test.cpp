@@ -153,6 +153,13 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);
+  const Index latent_dim = 96, rotary_dim = 32;
+  const frequency_table part_table(frequencies(rotary_dim), 200);
+  const ones latent_memory(1, latent_dim), part_memory(1, rotary_dim), latent_out_memory(heads, latent_dim);
+  auto latents = latent_cache<T>(batch, capacity, latent_dim, rotary_dim);
+  latents.append<Layout>(latent_memory.view, part_memory.view, part_table);
+  attention<Layout>(q, latents, latent_out_memory.view, part_table, {.scale = 0.1});
+  CHECK(*latent_out_memory.view.at(0, 0, 0) == testing::Approx(1));
 }
 
 TEST_CASE("calls of the pages: memory of your own", "[house]") {

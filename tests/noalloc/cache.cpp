@@ -59,6 +59,26 @@ TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]")
             key_storage::raw)) == 0);
 }
 
+TEST_CASE("a decoding step through a warm latent_cache allocates nothing", "[noalloc]") {
+  for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
+    step<float> token;
+    const rope::frequency_table<float> table(rope::frequencies(16), 400);
+    rope::latent_cache<float> cache(1, 300, 48, 16, storage);
+    const auto decode = [&] {
+      const auto latent = token.k().head_range(0, 1).channels(0, 48),
+                 part = token.k().head_range(0, 1).channels(48, 16);
+      if (storage == rope::key_storage::raw)
+        cache.append(latent, part);
+      else
+        cache.append<half_split>(latent, part, table);
+      rope::attention<half_split>(token.q(), cache, token.out().channels(0, 48), table, {.scale = 0.1});
+    };
+    for (int i = 0; i < 300; ++i) decode();
+    cache.truncate(299);
+    CHECK(allocations_in(decode) == 0);
+  }
+}
+
 TEST_CASE("a decoding step of a warm block allocates nothing", "[noalloc]") {
   const Index dim = 8 * 64;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);

@@ -30,8 +30,9 @@ inline namespace ROPE_ABI {
 /// brings its own window and sinks.
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
-/// \param cache   kv_cache or ring_cache, of the type of q or, for float q, of a 16-bit type, whose keys and
-///                values are widened while they are read
+/// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,
+///                whose keys and values are widened while they are read. For a latent_cache head_dim is
+///                latent_dim + rotary_dim, value_dim latent_dim, and the scale must be given
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
@@ -46,16 +47,16 @@ inline namespace ROPE_ABI {
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
 ///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, it is not known without counts which tokens the queries are
-///            because rows took or lost some on their own, or a ring has overwritten keys that a query sees
-///            or is given a bias or mask; out is then unchanged
+///            dropout, the cache stores raw keys, a latent_cache has no scale, it is not known without counts
+///            which tokens the queries are because rows took or lost some on their own, or a ring has
+///            overwritten keys that a query sees or is given a bias or mask; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
 /// Cost:      that of attention: of the batch at once where its rows are equally long and at positions 0, 1,
 ///            2, ..., else of one row at a time. Keys and values are read where they are, but for
 ///            ring_positions::cache, where those that a query sees are copied, one head at a time. No
 ///            allocation once a call of the same size has been made on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
-requires detail::is_cache<Cache>
+requires detail::attended_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
                const detail::row_counts& counts = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
@@ -81,7 +82,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
 ///          unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
-requires detail::is_cache<Cache>
+requires detail::attended_cache<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table& table,
                const attention_options& options = {}, const detail::row_counts& counts = {},
                const Threads& threads = {}) {
@@ -89,7 +90,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed(table);
+  const placed_table rotation = detail::placed_for(cache, table);
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -48,6 +49,22 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   cache.remove(keep, n);
   cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   CHECK(cache.size() == 2);
+}
+
+TEST_CASE("the comment of latent_cache shows its use", "[cache]") {
+  step s;
+  const Index latent_dim = 6, rotary_dim = 2, unrotated_dim = 6, expanded_dim = 8;
+  const frequency_table<> table(frequencies(rotary_dim), 2000);
+  const head_view<float> q_absorbed = s.q, latent = s.k.head_range(0, 1).channels(0, latent_dim),
+                         rotated_part = s.v.head_range(0, 1).channels(0, rotary_dim),
+                         out = s.out.channels(0, latent_dim), q = s.q, k = s.k, v = s.v;
+  latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
+  cache.append<Layout>(latent, rotated_part, table);
+  attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
+  CHECK(*out.at(0, 0, 0) == 1);
+  const head_view<float> expanded_out = s.out;
+  attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
+  CHECK(*expanded_out.at(0, 1, 1) == 1);
 }
 
 TEST_CASE("the comments of attention to a cache show its use", "[cache]") {

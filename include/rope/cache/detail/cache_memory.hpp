@@ -24,7 +24,7 @@
 #include <rope/tables/table.hpp>
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], and how new tokens get there.
+/// value_dim], which may be a part of the keys, and how new tokens get there.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -66,11 +66,16 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
   }
 }
 
+/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
+/// comes as new keys is then the rest of their channels.
+enum class value_place { own, in_keys };
+
 /// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
 ///            was moved from.
-template <class T>
+template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  static constexpr bool shared = place == value_place::in_keys;
 
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
@@ -83,18 +88,22 @@ class cache_memory {
         head_dim_(head_dim),
         value_dim_(value_dim),
         keys_(checked_size(owner, head_dim)),
-        values_(checked_size(owner, value_dim)) {}
+        values_(shared ? 0 : checked_size(owner, value_dim)) {}
 
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
 
   head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
   head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
-  head_view<T> values() { return bhsd(values_.data(), batch_, heads_, slots_, value_dim_); }
+  head_view<const T> values() const { return values_of<const T>(keys(), values_.data()); }
+  head_view<T> values() { return values_of<T>(keys(), values_.data()); }
 
+  /// The channel of a key that new keys begin at.
+  Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes that `count` tokens take.
-  Index bytes_of(Index count) const { return count * heads_ * (head_dim_ + value_dim_) * Index{sizeof(T)}; }
+  Index bytes_of(Index count) const {
+    return count * heads_ * (head_dim_ + (shared ? 0 : Index{value_dim_})) * Index{sizeof(T)};
+  }
 
   /// New tokens fit in shape and number of rows.
   ///
@@ -106,28 +115,31 @@ class cache_memory {
         is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
         "16-bit type");
-    check_shape(function, "k", k, head_dim_);
-    check_shape(function, "v", v, value_dim_);
+    constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
+    check_shape(function, k_name, k, head_dim_ - first_new_channel());
+    check_shape(function, v_name, v, value_dim_);
     if (k.tokens != v.tokens)
       ROPE_THROW(std::invalid_argument,
-                 message(function, ": k and v must have the same tokens, got ", k.tokens, " and ", v.tokens));
+                 message(function, ": ", k_name, " and ", v_name, " must have the same tokens, got ",
+                         k.tokens, " and ", v.tokens));
     check_counts(function, counts, batch_, k.tokens);
   }
 
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
   void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
-    copy_channels(k.batch_range(b, 1).token_range(first, count),
-                  keys().batch_range(b, 1).token_range(slot, count));
+    copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
 
   /// The same, with the keys rotated by their positions, as those of a batch of one.
+  ///
+  /// \param table  placed in what comes as new keys
   template <class Layout, class K, class V, class S, class Source>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const placed_table<S>& table, const Source& positions) {
-    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count),
-                            keys().batch_range(b, 1).token_range(slot, count), table, positions);
+    rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
+                            positions);
     write_values(v, b, first, count, slot);
   }
 
@@ -157,11 +169,25 @@ class cache_memory {
   void move_down(Index b, Index from, Index to, Index count) {
     for (Index h = 0; h < heads_; ++h) {
       std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
-      std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+      if constexpr (!shared) std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
     }
   }
 
  private:
+  template <class X>
+  head_view<X> values_of(const head_view<X>& keys, X* own) const {
+    if constexpr (shared)
+      return keys.channels(0, value_dim_);
+    else
+      return bhsd(own, batch_, heads_, slots_, value_dim_);
+  }
+  /// Where the new keys of slots [slot, slot + count) of row b go.
+  head_view<T> new_keys(Index b, Index slot, Index count) {
+    return keys()
+        .batch_range(b, 1)
+        .token_range(slot, count)
+        .channels(first_new_channel(), head_dim_ - first_new_channel());
+  }
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
     copy_channels(v.batch_range(b, 1).token_range(first, count),

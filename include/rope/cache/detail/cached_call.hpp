@@ -17,7 +17,6 @@
 #include <rope/cache/detail/cache_memory.hpp>  // copy_channels, rotate_channels
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
-#include <rope/cache/kv_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -35,8 +34,8 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// The positions of the newest `count` tokens of row b.
-template <class C>
-std::span<const std::int64_t> newest(const kv_cache<C>& cache, Index b, Index count) {
+template <class Cache>
+std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
   return cache.positions(b).last(static_cast<std::size_t>(count));
 }
 template <class C>

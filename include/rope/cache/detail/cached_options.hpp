@@ -10,8 +10,10 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
+#include <rope/tables/placed_table.hpp>
 
 /// The options of attention where a cache decides positions, and a call is made of calls for some rows and
 /// heads.
@@ -28,6 +30,24 @@ template <class X>
 inline constexpr bool is_cache = is_ring<X>;
 template <class C>
 inline constexpr bool is_cache<kv_cache<C>> = true;
+template <class X>
+inline constexpr bool is_latent = false;
+template <class C>
+inline constexpr bool is_latent<latent_cache<C>> = true;
+/// What queries can attend to. Every function below is that of a cache of growing rows unless it is for a
+/// certain one.
+template <class X>
+concept attended_cache = is_cache<X> || is_latent<X>;
+
+/// The table where it turns the heads of queries and keys.
+template <class Cache, class Table>
+auto placed_for(const Cache& /*cache*/, const Table& table) {
+  return placed(table);
+}
+template <class C, class Table>
+auto placed_for(const latent_cache<C>& cache, const Table& table) {
+  return behind_latent("attention", table, cache.latent_dim(), cache.rotary_dim());
+}
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
 inline void check_cache_lists(const char* function, const attention_options& options) {
@@ -41,10 +61,14 @@ inline void check_cache_lists(const char* function, const attention_options& opt
     ROPE_THROW(std::invalid_argument,
                message(function, ": dropout is for training, a cache is not, got ", options.dropout));
 }
-template <class C>
-void check_cache_options(const char* function, const kv_cache<C>& /*cache*/,
-                         const attention_options& options) {
+template <class Cache>
+void check_cache_options(const char* function, const Cache& /*cache*/, const attention_options& options) {
   check_cache_lists(function, options);
+  if (is_latent<Cache> && equal(options.scale, 0))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a latent_cache needs a scale, 1 / sqrt(head_dim) of the expanded heads, which it "
+                       "does not know, got 0"));
 }
 template <class C>
 void check_cache_options(const char* function, const ring_cache<C>& cache, const attention_options& options) {
@@ -63,8 +87,8 @@ void check_cache_options(const char* function, const ring_cache<C>& cache, const
 }
 
 /// Puts the window and the sinks of a ring into the options.
-template <class C>
-void complete_options(attention_options& /*options*/, const kv_cache<C>& /*cache*/) {}
+template <class Cache>
+void complete_options(attention_options& /*options*/, const Cache& /*cache*/) {}
 template <class C>
 void complete_options(attention_options& options, const ring_cache<C>& cache) {
   options.window = cache.policy().window;
@@ -72,16 +96,16 @@ void complete_options(attention_options& options, const ring_cache<C>& cache) {
 }
 
 /// Whether keys are rotated by their rank among the keys of a query, and what that of the query itself is.
-template <class C>
-bool counts_by_rank(const kv_cache<C>& /*cache*/) {
+template <class Cache>
+bool counts_by_rank(const Cache& /*cache*/) {
   return false;
 }
 template <class C>
 bool counts_by_rank(const ring_cache<C>& cache) {
   return cache.policy().positions == ring_positions::cache;
 }
-template <class C>
-std::int64_t rank_of(const kv_cache<C>& /*cache*/, std::int64_t position) {
+template <class Cache>
+std::int64_t rank_of(const Cache& /*cache*/, std::int64_t position) {
   return position;
 }
 template <class C>
@@ -91,9 +115,9 @@ std::int64_t rank_of(const ring_cache<C>& cache, std::int64_t position) {
 
 /// Throws:  std::invalid_argument if keys that a query at one of `queries` positions from `position` on
 ///          sees are no longer held
-template <class C>
-void check_window(const char* /*function*/, const kv_cache<C>& /*cache*/, Index /*b*/,
-                  std::int64_t /*position*/, Index /*queries*/) {}
+template <class Cache>
+void check_window(const char* /*function*/, const Cache& /*cache*/, Index /*b*/, std::int64_t /*position*/,
+                  Index /*queries*/) {}
 template <class C>
 void check_window(const char* function, const ring_cache<C>& cache, Index b, std::int64_t position,
                   Index queries) {
@@ -107,8 +131,8 @@ void check_window(const char* function, const ring_cache<C>& cache, Index b, std
 }
 
 /// The tokens of row b that have been appended and not forgotten; a ring may have overwritten some.
-template <class C>
-std::int64_t seen(const kv_cache<C>& cache, Index b) {
+template <class Cache>
+std::int64_t seen(const Cache& cache, Index b) {
   return cache.size(b);
 }
 template <class C>

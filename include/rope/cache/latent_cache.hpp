@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_LATENT_CACHE_HPP
+#define ROPE_CACHE_LATENT_CACHE_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <rope/base/message.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/stored_tokens.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
+
+/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+namespace detail {
+
+/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
+inline Index latent_width(Index latent_dim, Index rotary_dim) {
+  if (latent_dim < 0 || rotary_dim < 0)
+    ROPE_THROW(std::invalid_argument,
+               message("latent_cache: latent_dim and rotary_dim must not be negative, got ", latent_dim,
+                       " and ", rotary_dim));
+  if (latent_dim > (std::numeric_limits<Index>::max)() - rotary_dim)
+    ROPE_THROW(std::length_error, message("latent_cache: ", latent_dim, " + ", rotary_dim,
+                                          " channels exceed the address space"));
+  return latent_dim + rotary_dim;
+}
+
+/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
+///
+/// Throws:  std::invalid_argument if it turns anything else
+template <class S>
+placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the table must turn the ", rotary_dim, " channels from channel ",
+                       latent_dim, " on, which are the rotated part, got one of ", table.table().rotary_dim(),
+                       " channels from channel ", table.first_channel(), " on"));
+  return table;
+}
+template <class S>
+placed_table<S> behind_latent(const char* function, const frequency_table<S>& table, Index latent_dim,
+                              Index rotary_dim) {
+  return behind_latent(function, table.at_channel(latent_dim), latent_dim, rotary_dim);
+}
+
+}  // namespace detail
+
+/// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
+/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
+/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
+/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+///
+/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
+/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
+///
+///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
+///
+/// where the caller multiplies and attention (attention.hpp) does the rest:
+///
+///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
+///     cache.append<Layout>(latent, rotated_part, table);
+///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
+///
+/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
+/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
+/// of k, and the table stands where r begins:
+///
+///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
+///
+/// A table given to the functions below turns the rotated part; it may be placed at latent_dim as well.
+///
+/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
+///
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
+///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
+template <class T>
+class latent_cache {
+ public:
+  using value_type = T;
+
+  /// Throws:  std::invalid_argument if an extent is negative, std::length_error if memory cannot hold it
+  latent_cache(Index batch, Index capacity, Index latent_dim, Index rotary_dim,
+               key_storage storage = key_storage::rotated)
+      : tokens_("latent_cache", batch, capacity, 1, detail::latent_width(latent_dim, rotary_dim), latent_dim,
+                storage) {}
+
+  latent_cache(const latent_cache&) = default;
+  latent_cache(latent_cache&&) = default;
+  latent_cache& operator=(const latent_cache& other) {
+    return *this = latent_cache(other);  // all or nothing
+  }
+  latent_cache& operator=(latent_cache&&) = default;
+
+  Index batch() const { return tokens_.memory().batch(); }
+  Index latent_dim() const { return tokens_.memory().first_new_channel(); }
+  Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
+  /// Tokens that can be stored per row.
+  Index capacity() const { return tokens_.memory().slot_count(); }
+  key_storage storage() const { return tokens_.storage(); }
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  Index size() const { return rows().common_size("latent_cache::size"); }
+  /// Tokens stored in row b.  Throws: std::out_of_range
+  Index size(Index b) const { return rows().size(rows().checked("latent_cache::size", b)); }
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> positions(Index b) const {
+    return rows().positions(rows().checked("latent_cache::positions", b));
+  }
+  /// As in kv_cache.
+  std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  std::span<const Index> query_counts(Index queries) const {
+    return rows().newest().counts("attention", queries);
+  }
+
+  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
+  /// those that the cache has rotated.
+  ///
+  /// \param latent        [batch, tokens, 1, latent_dim]
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
+  /// \param counts        as in kv_cache
+  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  ///
+  /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
+  ///          the cache rotates its parts; std::length_error if the tokens do not fit
+  template <int no_layout = 0, class L, class R, class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
+              const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source(), counts, threads);
+  }
+
+  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
+  /// and to tables that rotate like this one.
+  ///
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
+  ///
+  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
+  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
+  ///          std::out_of_range if a position is outside the table
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
+            class Threads = this_thread>
+  void append(head_view<L> latent, head_view<R> rotated_part, const Table& table,
+              const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
+                                             placed("latent_cache::append", table), tokens_.next_source(),
+                                             counts, threads);
+  }
+
+  /// The two above at positions of the caller's, in any order, as in kv_cache.
+  ///
+  /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
+  template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    tokens_.store("latent_cache::append_at", rotated_part, latent,
+                  detail::position_source(positions, latent.tokens), counts, threads);
+  }
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
+            class Threads = this_thread>
+  void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
+                                             placed("latent_cache::append_at", table),
+                                             detail::position_source(positions, latent.tokens), counts,
+                                             threads);
+  }
+
+  /// Checks that the stored parts were rotated in this layout by a table that rotates like this one. Raw ones
+  /// meet every table of their width.
+  ///
+  /// Throws:  std::invalid_argument
+  template <class Layout, rotation_table Table>
+  void check_table(const Table& table) const {
+    tokens_.template check_table<Layout>("latent_cache", placed("latent_cache", table));
+  }
+
+  /// Turns the rotated parts from the angles of one table to those of another, as in kv_cache.
+  ///
+  /// Throws:    std::invalid_argument unless the parts were appended with `from` and this layout, and both
+  ///            tables are of rotary_dim, over a range of positions, with exact angles
+  /// Accuracy:  that of one more rotation; latents keep their bits
+  template <class Layout, rotation_table From, rotation_table To>
+  void rebase(const From& from, const To& to) {
+    tokens_.template rebase<Layout>("latent_cache", "latent_cache::rebase",
+                                    placed("latent_cache::rebase", from), placed("latent_cache::rebase", to));
+  }
+
+  /// Forgets every token from `size` on.
+  ///
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
+  ///          rows differ in size. The same holds for the functions below
+  void truncate(Index size, batch_row row = every_row) {
+    tokens_.truncate("latent_cache::truncate", size, row);
+  }
+
+  /// Forgets tokens [first, first + count); the later ones move up and keep their positions.
+  ///
+  /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
+  void remove(Index first, Index count, batch_row row = every_row) {
+    tokens_.remove("latent_cache::remove", first, count, row);
+  }
+
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw parts: exact.
+  ///
+  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
+  ///          if the cache stores rotated parts
+  void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
+    tokens_.shift("latent_cache::shift", first, count, delta, row);
+  }
+  /// The same for rotated parts, which turn by the exact angle of `delta`; latents keep their bits.
+  ///
+  /// Throws:    as above; std::invalid_argument unless the parts were appended with this layout and table,
+  ///            and the table has exact angles
+  /// Accuracy:  that of one more rotation every time
+  template <class Layout, rotation_table Table>
+  void shift(Index first, Index count, std::int64_t delta, const Table& table, batch_row row = every_row) {
+    tokens_.template shift<Layout>("latent_cache", "latent_cache::shift", first, count, delta,
+                                   placed("latent_cache::shift", table), row);
+  }
+
+  /// Forgets every token; the capacity stays.
+  void clear() { tokens_.clear(); }
+
+  /// Latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim]; valid while the
+  /// cache lives.  Throws: std::invalid_argument if rows differ in size
+  head_view<const T> keys() const { return tokens_.keys("latent_cache::keys"); }
+  /// The latents, [batch, size(), 1, latent_dim]: the same memory.
+  head_view<const T> values() const { return tokens_.values("latent_cache::values"); }
+  /// Those of row b, [1, size(b), 1, ...].  Throws: std::out_of_range
+  head_view<const T> keys(Index b) const { return tokens_.keys("latent_cache::keys", b); }
+  head_view<const T> values(Index b) const { return tokens_.values("latent_cache::values", b); }
+
+ private:
+  const detail::cache_rows& rows() const { return tokens_.rows(); }
+  template <class Table>
+  auto placed(const char* function, const Table& table) const {
+    return detail::behind_latent(function, table, latent_dim(), rotary_dim());
+  }
+
+  detail::stored_tokens<T, detail::value_place::in_keys> tokens_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_LATENT_CACHE_HPP
