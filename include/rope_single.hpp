@@ -10707,7 +10707,7 @@ struct block_rotation {
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
-#include <algorithm>  // std::copy_n, std::max
+#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
 #include <cstddef>
 #include <initializer_list>
 #include <limits>
@@ -10762,11 +10762,12 @@ class moved_index {
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>  // std::swap
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -10777,6 +10778,7 @@ class moved_index {
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <utility>  // std::swap
 #include <vector>
 
 // SPDX-License-Identifier: MIT
@@ -10918,6 +10920,14 @@ class newest_tokens {
       if (gone > 0 && lost.behind > 0) width_ = unknown;
       count -= gone;
     }
+  }
+
+  /// What holds of every row holds of any choice of them.
+  void copy_row(Index from, Index to) {
+    counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
   }
 
   void clear() {
@@ -11220,6 +11230,18 @@ class cache_rows {
       find_next(b);
     }
   }
+  void copy_row(Index from, Index to) {
+    std::copy_n(row(at(from)), size(from), row(at(to)));
+    sizes_[at(to)] = sizes_[at(from)];
+    next_[at(to)] = next_[at(from)];
+    newest_.copy_row(from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
+    std::swap(sizes_[at(a)], sizes_[at(b)]);
+    std::swap(next_[at(a)], next_[at(b)]);
+    newest_.swap_rows(a, b);
+  }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
@@ -11441,7 +11463,24 @@ class cache_memory {
     }
   }
 
+  /// Copies the first `count` slots of row `from` to those of row `to`.
+  void copy_row(Index from, Index to, Index count) {
+    for_each_slots(from, to, count, [](const T* x, Index size, T* y) { std::copy_n(x, size, y); });
+  }
+  void swap_rows(Index a, Index b, Index count) {
+    for_each_slots(a, b, count, [](T* x, Index size, T* y) { std::swap_ranges(x, x + size, y); });
+  }
+
  private:
+  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
+  template <class Visit>
+  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
+    for (Index h = 0; h < heads_; ++h) {
+      visit(keys().at(a, 0, h), count * head_dim_, keys().at(b, 0, h));
+      if constexpr (!shared) visit(values().at(a, 0, h), count * value_dim_, values().at(b, 0, h));
+    }
+  }
+
   template <class X>
   head_view<X> values_of(const head_view<X>& keys, X* own) const {
     if constexpr (shared)
@@ -11517,10 +11556,10 @@ class cache_memory {
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
@@ -11804,6 +11843,43 @@ class stored_tokens {
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
     rows_.shift(rows, first, last, delta);
   }
+  void copy_row(const char* function, Index from, Index to) {
+    rows_.checked(function, from);
+    if (rows_.checked(function, to) != from) overwrite(from, to);
+  }
+  /// \param from  row b becomes what row from[b] is
+  void reorder(const char* function, const row_counts& from) {
+    const auto batch = static_cast<std::size_t>(Index{memory_.batch()});
+    if (from.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
+    std::vector<Index> source(batch), readers(batch);
+    for (std::size_t b = 0; b < batch; ++b) {
+      source[b] = rows_.checked(function, from[b]);
+      if (source[b] != static_cast<Index>(b)) ++readers[static_cast<std::size_t>(source[b])];
+    }
+    // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+    const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
+    for (std::size_t first = 0; first < batch; ++first)
+      for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
+        const Index made_of = source[b];
+        overwrite(made_of, static_cast<Index>(b));
+        source[b] = static_cast<Index>(b);
+        b = static_cast<std::size_t>(made_of);
+        --readers[b];
+      }
+    // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+    for (std::size_t b = 0; b < batch; ++b) {
+      std::size_t to = b;
+      while (source[to] != static_cast<Index>(b)) {
+        const Index next = source[to];
+        exchange(static_cast<Index>(to), next);
+        source[to] = static_cast<Index>(to);
+        to = static_cast<std::size_t>(next);
+      }
+      source[to] = static_cast<Index>(to);
+    }
+  }
   void clear() { rows_.clear(); }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
@@ -11822,6 +11898,15 @@ class stored_tokens {
   }
 
  private:
+  void overwrite(Index from, Index to) {
+    memory_.copy_row(from, to, rows_.size(from));
+    rows_.copy_row(from, to);
+  }
+  void exchange(Index a, Index b) {
+    memory_.swap_rows(a, b, (std::max)(rows_.size(a), rows_.size(b)));
+    rows_.swap_rows(a, b);
+  }
+
   cache_memory<T, place> memory_;
   cache_rows rows_;
   key_storage storage_;
@@ -12025,6 +12110,26 @@ class kv_cache {
     tokens_.template shift<Layout>("kv_cache", "kv_cache::shift", first, count, delta, detail::placed(table),
                                    row);
   }
+
+  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  ///
+  ///     cache.copy_row(0, 2);
+  ///
+  /// Throws:  std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row("kv_cache::copy_row", from, to); }
+
+  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
+  /// more than once and others end.
+  ///
+  ///     const int parents[] = {1, 1, 0};
+  ///     cache.reorder(parents);
+  ///
+  /// \param rows  any integers, [batch]
+  ///
+  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
+  ///          places
+  void reorder(const detail::row_counts& rows) { tokens_.reorder("kv_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
@@ -12277,6 +12382,12 @@ class latent_cache {
     tokens_.template shift<Layout>("latent_cache", "latent_cache::shift", first, count, delta,
                                    placed("latent_cache::shift", table), row);
   }
+
+  /// As in kv_cache: row `to` becomes what row `from` is, and every row b what row rows[b] was.
+  ///
+  /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
+  void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
+  void reorder(const detail::row_counts& rows) { tokens_.reorder("latent_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
@@ -13034,6 +13145,18 @@ inline namespace ROPE_ABI {
 /// any then has a query for every token of that append, and row b those that it took. A key is visible by its
 /// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
 /// brings its own window and sinks.
+///
+/// Rows that take different numbers of tokens, a prompt beside decoding steps, are one call:
+///
+///     const int counts[] = {2, 1, 0};
+///     cache.append(k, v, counts);
+///     attention(q, cache, out, {}, counts);
+///
+/// A tree of guessed tokens (speculative decoding) is appended at the depths of its tokens, several at one
+/// position, and a mask [tokens, size()] hides from each the guesses that are not its ancestors:
+///
+///     cache.append_at(k, v, depths);
+///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
 /// \param q       [batch, tokens, q.heads, head_dim]
 /// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,

@@ -150,6 +150,10 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   attention<Layout>(q, cache, out, table, options);
   attention<Layout>(q, cache, out, table, {}, {}, threads);
   CHECK(*out.at(0, 0, 0) == 1);
+  const std::vector<int> parents = {1, 1};
+  cache.reorder(parents);
+  cache.copy_row(0, 1);
+  CHECK(cache.size() == tokens);
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);

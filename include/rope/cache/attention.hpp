@@ -29,6 +29,18 @@ inline namespace ROPE_ABI {
 /// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
 /// brings its own window and sinks.
 ///
+/// Rows that take different numbers of tokens, a prompt beside decoding steps, are one call:
+///
+///     const int counts[] = {2, 1, 0};
+///     cache.append(k, v, counts);
+///     attention(q, cache, out, {}, counts);
+///
+/// A tree of guessed tokens (speculative decoding) is appended at the depths of its tokens, several at one
+/// position, and a mask [tokens, size()] hides from each the guesses that are not its ancestors:
+///
+///     cache.append_at(k, v, depths);
+///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
+///
 /// \param q       [batch, tokens, q.heads, head_dim]
 /// \param cache   kv_cache, ring_cache or latent_cache, of the type of q or, for float q, of a 16-bit type,
 ///                whose keys and values are widened while they are read. For a latent_cache head_dim is

@@ -207,6 +207,26 @@ class kv_cache {
                                    row);
   }
 
+  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  ///
+  ///     cache.copy_row(0, 2);
+  ///
+  /// Throws:  std::out_of_range if there is no such row
+  void copy_row(Index from, Index to) { tokens_.copy_row("kv_cache::copy_row", from, to); }
+
+  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
+  /// more than once and others end.
+  ///
+  ///     const int parents[] = {1, 1, 0};
+  ///     cache.reorder(parents);
+  ///
+  /// \param rows  any integers, [batch]
+  ///
+  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
+  ///          places
+  void reorder(const detail::row_counts& rows) { tokens_.reorder("kv_cache::reorder", rows); }
+
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
 

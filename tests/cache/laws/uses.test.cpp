@@ -2,9 +2,9 @@
 #include <rope/cache.hpp>
 #include <rope/rotation/rotate.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -49,6 +49,14 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   cache.remove(keep, n);
   cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   CHECK(cache.size() == 2);
+
+  cache.truncate(1, batch_row{0});
+  cache.copy_row(0, 2);
+  CHECK(cache.size(2) == 1);
+  const int parents[] = {1, 1, 0};
+  cache.reorder(parents);
+  CHECK(cache.size(0) == 2);
+  CHECK(cache.size(2) == 1);
 }
 
 TEST_CASE("the comment of latent_cache shows its use", "[cache]") {
@@ -79,6 +87,26 @@ TEST_CASE("the comments of attention to a cache show its use", "[cache]") {
   cache.append<Layout>(k, v, table);  // or cache.append(k, v) where it stores raw keys
   attention<Layout>(q, cache, out, table);
   CHECK(*out.at(0, 1, 0) == 1);
+}
+
+TEST_CASE("the comments of attention to a cache show rows and trees", "[cache]") {
+  step s;
+  const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
+  kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
+  const int counts[] = {2, 1, 0};
+  cache.append(k, v, counts);
+  attention(q, cache, out, {}, counts);
+  CHECK(*out.at(1, 0, 0) == 1);
+  CHECK(*out.at(1, 1, 0) == 0);
+
+  cache.clear();
+  cache.append(k.token_range(0, 1), v.token_range(0, 1));
+  const int depths[] = {1, 1};  // two guesses of the next token
+  const Index tokens = 2;
+  const bool seen[] = {true, true, false, true, false, true};
+  cache.append_at(k, v, depths);
+  attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
+  CHECK(*out.at(2, 1, 1) == 1);
 }
 
 TEST_CASE("the comment of batch_row shows its use", "[cache]") {

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
-#include <algorithm>  // std::copy_n, std::max
+#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
 #include <cstddef>
 #include <initializer_list>
 #include <limits>
@@ -173,7 +173,24 @@ class cache_memory {
     }
   }
 
+  /// Copies the first `count` slots of row `from` to those of row `to`.
+  void copy_row(Index from, Index to, Index count) {
+    for_each_slots(from, to, count, [](const T* x, Index size, T* y) { std::copy_n(x, size, y); });
+  }
+  void swap_rows(Index a, Index b, Index count) {
+    for_each_slots(a, b, count, [](T* x, Index size, T* y) { std::swap_ranges(x, x + size, y); });
+  }
+
  private:
+  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
+  template <class Visit>
+  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
+    for (Index h = 0; h < heads_; ++h) {
+      visit(keys().at(a, 0, h), count * head_dim_, keys().at(b, 0, h));
+      if constexpr (!shared) visit(values().at(a, 0, h), count * value_dim_, values().at(b, 0, h));
+    }
+  }
+
   template <class X>
   head_view<X> values_of(const head_view<X>& keys, X* own) const {
     if constexpr (shared)

@@ -2,11 +2,12 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 #define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#include <algorithm>  // std::copy, std::fill, std::max, std::max_element, std::min
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>  // std::swap
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -200,6 +201,18 @@ class cache_rows {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
       find_next(b);
     }
+  }
+  void copy_row(Index from, Index to) {
+    std::copy_n(row(at(from)), size(from), row(at(to)));
+    sizes_[at(to)] = sizes_[at(from)];
+    next_[at(to)] = next_[at(from)];
+    newest_.copy_row(from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
+    std::swap(sizes_[at(a)], sizes_[at(b)]);
+    std::swap(next_[at(a)], next_[at(b)]);
+    newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <utility>  // std::swap
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -77,6 +78,14 @@ class newest_tokens {
       if (gone > 0 && lost.behind > 0) width_ = unknown;
       count -= gone;
     }
+  }
+
+  /// What holds of every row holds of any choice of them.
+  void copy_row(Index from, Index to) {
+    counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
   }
 
   void clear() {

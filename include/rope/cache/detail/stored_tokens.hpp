@@ -2,11 +2,12 @@
 #ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <vector>
 
+#include <rope/base/message.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
@@ -118,6 +119,43 @@ class stored_tokens {
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
     rows_.shift(rows, first, last, delta);
   }
+  void copy_row(const char* function, Index from, Index to) {
+    rows_.checked(function, from);
+    if (rows_.checked(function, to) != from) overwrite(from, to);
+  }
+  /// \param from  row b becomes what row from[b] is
+  void reorder(const char* function, const row_counts& from) {
+    const auto batch = static_cast<std::size_t>(Index{memory_.batch()});
+    if (from.size() != batch)
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
+    std::vector<Index> source(batch), readers(batch);
+    for (std::size_t b = 0; b < batch; ++b) {
+      source[b] = rows_.checked(function, from[b]);
+      if (source[b] != static_cast<Index>(b)) ++readers[static_cast<std::size_t>(source[b])];
+    }
+    // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+    const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
+    for (std::size_t first = 0; first < batch; ++first)
+      for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
+        const Index made_of = source[b];
+        overwrite(made_of, static_cast<Index>(b));
+        source[b] = static_cast<Index>(b);
+        b = static_cast<std::size_t>(made_of);
+        --readers[b];
+      }
+    // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+    for (std::size_t b = 0; b < batch; ++b) {
+      std::size_t to = b;
+      while (source[to] != static_cast<Index>(b)) {
+        const Index next = source[to];
+        exchange(static_cast<Index>(to), next);
+        source[to] = static_cast<Index>(to);
+        to = static_cast<std::size_t>(next);
+      }
+      source[to] = static_cast<Index>(to);
+    }
+  }
   void clear() { rows_.clear(); }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
@@ -136,6 +174,15 @@ class stored_tokens {
   }
 
  private:
+  void overwrite(Index from, Index to) {
+    memory_.copy_row(from, to, rows_.size(from));
+    rows_.copy_row(from, to);
+  }
+  void exchange(Index a, Index b) {
+    memory_.swap_rows(a, b, (std::max)(rows_.size(a), rows_.size(b)));
+    rows_.swap_rows(a, b);
+  }
+
   cache_memory<T, place> memory_;
   cache_rows rows_;
   key_storage storage_;

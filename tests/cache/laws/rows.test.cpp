@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+// Rows of caches that are copied and reordered against lists of tokens; trees of guessed tokens.
+#include <rope/cache/attention.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <rope/tables/table.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+namespace {
+
+constexpr Index capacity = 12;
+
+/// A token of a row: a number that all its channels are made of, and its position.
+struct token {
+  float id;
+  std::int64_t position;
+};
+using model = std::vector<std::vector<token>>;
+
+/// Appends tokens [batch, n] to a cache, row b its first counts[b].
+void append(kv_cache<float>& cache, const std::vector<float>& ids, Index n,
+            const std::vector<Index>& counts) {
+  std::vector<float> k, v;
+  for (const float id : ids) {
+    for (int i = 0; i < 6; ++i) k.push_back(id + static_cast<float>(i) / 8);
+    for (int i = 0; i < 4; ++i) v.push_back(-id - static_cast<float>(i) / 8);
+  }
+  cache.append(bshd(k.data(), cache.batch(), n, 2, 3), bshd(v.data(), cache.batch(), n, 2, 2), counts);
+}
+void append(latent_cache<float>& cache, const std::vector<float>& ids, Index n,
+            const std::vector<Index>& counts) {
+  std::vector<float> c, r;
+  for (const float id : ids) {
+    for (int i = 0; i < 3; ++i) c.push_back(id + static_cast<float>(i) / 8);
+    for (int i = 0; i < 2; ++i) r.push_back(-id - static_cast<float>(i) / 8);
+  }
+  cache.append(bshd(c.data(), cache.batch(), n, 1, 3), bshd(r.data(), cache.batch(), n, 1, 2), counts);
+}
+
+/// Channel i of a head of a token.
+float key_of(const kv_cache<float>&, float id, Index h, Index i) {
+  return id + static_cast<float>(3 * h + i) / 8;
+}
+float value_of(const kv_cache<float>&, float id, Index h, Index i) {
+  return -id - static_cast<float>(2 * h + i) / 8;
+}
+float key_of(const latent_cache<float>&, float id, Index, Index i) {
+  return i < 3 ? id + static_cast<float>(i) / 8 : -id - static_cast<float>(i - 3) / 8;
+}
+float value_of(const latent_cache<float>& cache, float id, Index h, Index i) {
+  return key_of(cache, id, h, i);
+}
+
+template <class Cache>
+bool is(const Cache& cache, const model& rows) {
+  bool same = true;
+  for (Index b = 0; b < cache.batch(); ++b) {
+    const auto& row = rows[static_cast<std::size_t>(b)];
+    const auto k = cache.keys(b), v = cache.values(b);
+    same = same && cache.size(b) == static_cast<Index>(row.size());
+    std::int64_t next = 0;
+    for (std::size_t t = 0; same && t < row.size(); ++t) {
+      same = cache.positions(b)[t] == row[t].position;
+      next = std::max(next, row[t].position + 1);
+      for (Index h = 0; h < k.heads; ++h) {
+        for (Index i = 0; i < k.head_dim; ++i)
+          same = same && k.at(0, static_cast<Index>(t), h)[i] == key_of(cache, row[t].id, h, i);
+        for (Index i = 0; i < v.head_dim; ++i)
+          same = same && v.at(0, static_cast<Index>(t), h)[i] == value_of(cache, row[t].id, h, i);
+      }
+    }
+    same = same && cache.next_positions()[static_cast<std::size_t>(b)] == next;
+  }
+  return same;
+}
+
+/// Random appends, rollbacks, copies and orders of a cache and of lists.
+template <class Cache>
+void walk(Cache cache, std::uint32_t seed) {
+  std::mt19937 numbers(seed);
+  const auto up_to = [&](Index n) {
+    return static_cast<Index>(numbers() % static_cast<std::uint32_t>(n + 1));
+  };
+  const Index batch = cache.batch();
+  model rows(static_cast<std::size_t>(batch));
+  float next_id = 1;
+  for (int step = 0; step < 120; ++step) {
+    const Index kind = up_to(3), some = up_to(batch - 1), other = up_to(batch - 1);
+    auto& row = rows[static_cast<std::size_t>(some)];
+    if (kind == 0) {
+      const Index n = 3;
+      std::vector<float> ids;
+      std::vector<Index> counts;
+      for (Index b = 0; b < batch; ++b) {
+        auto& to = rows[static_cast<std::size_t>(b)];
+        counts.push_back(std::min(up_to(n), capacity - static_cast<Index>(to.size())));
+        for (Index t = 0; t < n; ++t) {
+          ids.push_back(next_id);
+          std::int64_t position = 0;
+          for (const token& held : to) position = std::max(position, held.position + 1);
+          if (t < counts.back()) to.push_back({next_id, position});
+          ++next_id;
+        }
+      }
+      append(cache, ids, n, counts);
+    } else if (kind == 1) {
+      const Index size = up_to(static_cast<Index>(row.size()));
+      row.resize(static_cast<std::size_t>(size));
+      cache.truncate(size, batch_row{some});
+    } else if (kind == 2) {
+      rows[static_cast<std::size_t>(other)] = std::vector<token>(row);
+      cache.copy_row(some, other);
+    } else {
+      std::vector<int> from;
+      for (Index b = 0; b < batch; ++b) from.push_back(static_cast<int>(up_to(batch - 1)));
+      if (up_to(1) == 0) {  // a permutation
+        for (std::size_t b = 0; b < from.size(); ++b) from[b] = static_cast<int>(b);
+        std::shuffle(from.begin(), from.end(), numbers);
+      }
+      const model before = rows;
+      for (std::size_t b = 0; b < rows.size(); ++b) rows[b] = before[static_cast<std::size_t>(from[b])];
+      cache.reorder(from);
+    }
+    REQUIRE(is(cache, rows));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("rows of caches are copied and reordered as lists are", "[cache]") {
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    const Index batch = 1 + seed % 7;
+    walk(kv_cache<float>(batch, capacity, 2, 3, 2), seed);
+    walk(latent_cache<float>(batch, capacity, 3, 2), seed);
+  }
+}
+
+TEST_CASE("the queries of reordered rows are those of the rows they were", "[cache]") {
+  kv_cache<float> cache(3, capacity, 2, 3, 2);
+  append(cache, {1, 2, 3, 4, 5, 6}, 2, {2, 1, 0});
+  cache.reorder(std::vector<int>{1, 2, 0});
+  const auto counts = cache.query_counts(2);
+  CHECK(std::vector<Index>(counts.begin(), counts.end()) == std::vector<Index>{1, 0, 2});
+  cache.copy_row(2, 1);
+  CHECK(cache.query_counts(2)[1] == 2);
+}
+
+TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]") {
+  kv_cache<float> cache(3, capacity, 2, 3, 2);
+  latent_cache<float> latents(3, capacity, 3, 2);
+  append(cache, {1, 2, 3}, 1, {1, 1, 0});
+  append(latents, {1, 2, 3}, 1, {1, 1, 0});
+  const model rows = {{{1, 0}}, {{2, 0}}, {}};
+  const auto refused = [&](const auto& call, const char* rule) {
+    CHECK(throws_saying<std::out_of_range>([&] { call(cache); }, "kv_cache::", rule));
+    CHECK(throws_saying<std::out_of_range>([&] { call(latents); }, "latent_cache::", rule));
+    CHECK(is(cache, rows));
+    CHECK(is(latents, rows));
+  };
+  refused([](auto& c) { c.copy_row(3, 0); }, "copy_row: row must be in [0, 3), got 3");
+  refused([](auto& c) { c.copy_row(0, -1); }, "copy_row: row must be in [0, 3), got -1");
+  refused([](auto& c) { c.reorder(std::vector<int>{1, 0, 3}); }, "reorder: row must be in [0, 3), got 3");
+  refused([](auto& c) { c.reorder(std::vector<int>{1, -1, 0}); }, "reorder: row must be in [0, 3), got -1");
+  for (const std::vector<int>& from :
+       {std::vector<int>{}, std::vector<int>{1, 0}, std::vector<int>{1, 0, 0, 0}}) {
+    CHECK(throws_saying<std::invalid_argument>([&] { cache.reorder(from); },
+                                               "kv_cache::reorder: rows must be [batch] = 3, got"));
+    CHECK(is(cache, rows));
+  }
+  kv_cache<float> none(0, capacity, 2, 3, 2);
+  CHECK_NOTHROW(none.reorder(std::vector<int>{}));
+}
+
+TEMPLATE_TEST_CASE("every branch of a tree of guesses is attended as if it were alone", "[cache]", float,
+                   double) {
+  using T = TestType;
+  constexpr Index heads = 4, kv_heads = 2, head_dim = 8, prompt = 5, tree = 8;
+  // Parents of the guesses, -1 for the prompt. Of the first four each is the parent of the next.
+  const std::vector<int> parents = {-1, 0, 1, 2, -1, 4, 0, 4};
+  std::vector<int> depths;
+  for (const int parent : parents)
+    depths.push_back(parent < 0 ? static_cast<int>(prompt) : depths[static_cast<std::size_t>(parent)] + 1);
+  const Index all = prompt + tree;
+  const std::unique_ptr<bool[]> seen(new bool[static_cast<std::size_t>(tree * all)]());
+  for (Index i = 0; i < tree; ++i) {
+    for (Index j = 0; j < prompt; ++j) seen[static_cast<std::size_t>(i * all + j)] = true;
+    for (int j = static_cast<int>(i); j >= 0; j = parents[static_cast<std::size_t>(j)])
+      seen[static_cast<std::size_t>(i * all + prompt + j)] = true;
+  }
+  std::mt19937 numbers(81);
+  const attention_call::operands x =
+      attention_call::random_operands<T>(numbers, {1, all, all, heads, kv_heads, head_dim, head_dim});
+  const std::vector<T> q = testing::stored<T>(x.q), k = testing::stored<T>(x.k), v = testing::stored<T>(x.v);
+  const auto queries = bshd(q.data(), 1, all, heads, head_dim),
+             keys = bshd(k.data(), 1, all, kv_heads, head_dim),
+             values = bshd(v.data(), 1, all, kv_heads, head_dim);
+  std::vector<T> memory(q.size(), T(-99)), alone(q.size());
+  const auto out = bshd(memory.data(), 1, all, heads, head_dim),
+             branch = bshd(alone.data(), 1, all, heads, head_dim);
+  const frequency_table<T> table(frequencies(head_dim, 50.0), 40);
+
+  kv_cache<T> cache(1, all, kv_heads, head_dim);
+  cache.template append<half_split>(keys.token_range(0, prompt), values.token_range(0, prompt), table);
+  const kv_cache<T> prompted = cache;
+  cache.template append_at<half_split>(keys.token_range(prompt, tree), values.token_range(prompt, tree),
+                                       table, depths);
+  attention<half_split>(queries.token_range(prompt, tree), cache, out.token_range(prompt, tree), table,
+                        {.mask = score_matrix(seen.get(), 1, 1, tree, all)});
+
+  // Each is within the bound of the exact result; turned channels are at most sqrt(2) of the largest, and off
+  // by 3 u of it, which counts as 6 u of the largest score.
+  using reference::tensor;
+  tensor turned_q = x.q, turned_k = x.k;
+  for (double& value : turned_q.values) value *= std::sqrt(2.0);
+  for (double& value : turned_k.values) value *= std::sqrt(2.0);
+  const auto u = static_cast<double>(tolerance::unit_roundoff<T>());
+  const double score = std::sqrt(static_cast<double>(head_dim)) * turned_q.largest() * turned_k.largest(),
+               bound = reference::attention_bound<T>(turned_q, turned_k, x.v, {}) +
+                       2.02 * 6 * u * score * x.v.largest() + u * x.v.largest();
+  double worst = 0;
+  for (int leaf = 0; leaf < tree; ++leaf) {
+    std::vector<Index> path;
+    for (int j = leaf; j >= 0; j = parents[static_cast<std::size_t>(j)])
+      path.insert(path.begin(), prompt + j);
+    kv_cache<T> one = prompted;
+    for (const Index j : path)
+      one.template append<half_split>(keys.token_range(j, 1), values.token_range(j, 1), table);
+    const Index last = path.back();
+    attention<half_split>(queries.token_range(last, 1), one, branch.token_range(last, 1), table);
+    for (Index h = 0; h < heads; ++h)
+      for (Index d = 0; d < head_dim; ++d)
+        worst = std::max(worst, std::abs(static_cast<double>(out.at(0, last, h)[d]) -
+                                         static_cast<double>(branch.at(0, last, h)[d])));
+  }
+  CHECK(worst <= 2 * bound);
+  CHECK(bound < 1e3 * u);
+
+  // Without forks it is a chunk of a prompt, bit for bit.
+  kv_cache<T> chain = prompted, chunk = prompted;
+  const auto part = [&](const auto& of) { return of.token_range(prompt, 4); };
+  const std::unique_ptr<bool[]> chained(new bool[4 * 9]());
+  for (Index i = 0; i < 4; ++i) std::copy_n(seen.get() + i * all, 9, chained.get() + i * 9);
+  chain.template append_at<half_split>(part(keys), part(values), table,
+                                       std::vector<int>(depths.begin(), depths.begin() + 4));
+  chunk.template append<half_split>(part(keys), part(values), table);
+  attention<half_split>(part(queries), chain, part(out), table,
+                        {.mask = score_matrix(chained.get(), 1, 1, 4, 9)});
+  attention<half_split>(part(queries), chunk, part(branch), table);
+  CHECK(testing::same_heads(part(out), part(branch)));
+}
