@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -278,6 +279,16 @@ std::string float_angles() {
 
 int main(int argc, char** argv) {
   const std::filesystem::path folder(argc > 1 ? argv[1] : ".");
+  if (folder.string().starts_with('-')) {
+    std::fprintf(stderr, "usage: rope_see_rope [folder [older figure ...]]\n");
+    return 2;
+  }
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    std::fprintf(stderr, "%s: %s\n", folder.string().c_str(), failed.message().c_str());
+    return 1;
+  }
   const std::pair<const char*, std::string (*)()> figures[] = {{"turning_pairs.svg", turning_pairs},
                                                                {"what_stays.svg", what_stays},
                                                                {"decay.svg", decay},
