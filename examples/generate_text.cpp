@@ -46,7 +46,8 @@ constexpr const char* usage =
     "  --tokens N       how many to generate (64)\n"
     "  --temperature T  0, the default, takes the likeliest token; otherwise sampled\n"
     "  --top-p P        samples from the likeliest tokens that have the probability P together (1)\n"
-    "  --seed S         of the sampling (1)\n";
+    "  --seed S         of the sampling (1)\n"
+    "  --help           prints this text\n";
 
 struct request {
   std::filesystem::path model;
@@ -223,8 +224,13 @@ void generate(const request& of, const nlohmann::json& config, const Weights& we
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
+    std::cout << usage;
+    return 0;
+  }
   try {
-    const request of = request_of(std::vector<std::string>(argv + 1, argv + argc));
+    const request of = request_of(words);
     if (std::filesystem::is_directory(of.model)) {
       const auto codec = of.ids.empty() ? codec_of(of.model) : text_codec{};
       generate(of, read_json(of.model / "config.json"), safetensors(of.model), {}, codec);

@@ -45,6 +45,16 @@ using model_type = tiny_transformer<float>;
 constexpr double lengths[] = {1, 1.5, 2, 3, 4};  // of sequences, over that of training
 constexpr int extension = 4;                     // what the schedules of context extension are set to
 constexpr double highest_rate = 0.004;
+constexpr const char* usage =
+    "usage: rope_train_tiny_lm [FOLDER] [options]\n"
+    "  FOLDER       for two figures and the rotary model (tiny_lm)\n"
+    "  --steps N    of every encoding (800)\n"
+    "  --context N  bytes of a sequence in training (64)\n"
+    "  --spans N    held-out sequences that a loss is the mean of (64)\n"
+    "  --threads N  that compute (2)\n"
+    "  --seed N     of the weights and of the order of the data (1)\n"
+    "  --text FILE  to learn from (the comments of the library)\n"
+    "  --help       prints this text\n";
 
 struct request {
   std::filesystem::path folder = "tiny_lm", text = ROPE_EXAMPLES_DIR "/../include/rope_single.hpp";
@@ -403,13 +413,15 @@ int run(const request& of) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
   try {
-    return run(request_of(std::vector<std::string>(argv + 1, argv + argc)));
+    return run(request_of(words));
   } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr,
-                 "%s\nusage: rope_train_tiny_lm [FOLDER] [--steps N] [--context N] [--spans N] [--threads N] "
-                 "[--seed N] [--text FILE]\n",
-                 error.what());
+    std::fprintf(stderr, "%s\n%s", error.what(), usage);
     return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
