@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "svg_plot.hpp"
+
 namespace {
 
 using rope::half_split;
@@ -103,80 +105,32 @@ struct record {
 };
 
 /// Two panels: the loss, and the path of every frequency to its planted value.
-class figure {
- public:
-  figure(const std::vector<record>& history, const Eigen::ArrayXd& planted)
-      : history_(history), planted_(planted) {}
-
-  std::string svg() {
-    text_ =
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 920 430' font-family='sans-serif' "
-        "font-size='12' "
-        "fill='#333'>\n<rect width='920' height='430' fill='white'/>\n";
-    panel(70, "loss: mean squared error of the output", "1e", -32, 0, 4);
-    std::string path;
-    for (std::size_t n = 0; n < history_.size(); ++n)
-      path += point(n, std::log10(std::max(history_[n].loss, 1e-32)));
-    line(path, "#0b66c3", 1);
-    panel(530, "inv_freq of every pair [rad per token], planted values dashed", "1e", -3.6, 0.4, 1);
-    for (Index i = 0; i < pairs; ++i) {
-      const std::string color = "hsl(" + std::to_string(210 + i * 18) + ",65%,45%)";
-      path.clear();
-      for (std::size_t n = 0; n < history_.size(); ++n)
-        path += point(n, std::log10(std::max(std::abs(history_[n].inv_freq(i)), 2.6e-4)));
-      const double goal = std::log10(planted_(i));
-      line(path, color, 2);
-      line(point(0, goal) + point(history_.size() - 1, goal), "#222", 1, " stroke-dasharray='3 6'");
-    }
-    return text_ + "</svg>\n";
+std::string figure(const std::vector<record>& history) {
+  svg::picture both(
+      1080, 430, "Frequencies found by gradient descent",
+      svg::format("%d steps each with sequences of 4, 8, 16 and 32 tokens; dotted what was planted",
+                  steps_per_length));
+  const svg::axis step = {"step of Adam", 0, static_cast<double>(history.size())};
+  svg::panel loss(both, {80, 85, 330, 280}, step, {"mean squared error", 1e-33, 1, true},
+                  "loss of the outputs");
+  svg::panel paths(both, {520, 85, 330, 280}, step, {"inv_freq (rad per token)", 1e-4, 10, true},
+                   "the frequency of every pair");
+  const auto path = [&](const auto& value) {
+    std::vector<svg::point> points;
+    for (std::size_t n = 0; n < history.size(); ++n)
+      points.push_back({static_cast<double>(n), value(history[n])});
+    return points;
+  };
+  loss.line(path([](const record& at) { return at.loss; }), svg::blue);
+  for (Index i = 0; i < pairs; ++i) {
+    const std::string colour = svg::format("hsl(%d,65%%,45%%)", 210 + 18 * static_cast<int>(i));
+    paths.curve(svg::format("pair %d: %g tokens a turn", static_cast<int>(i), wavelengths[i]),
+                path([i](const record& at) { return std::abs(at.inv_freq(i)); }), colour.c_str());
+    const double goal = 2 * std::numbers::pi / wavelengths[i];
+    paths.line({{step.low, goal}, {step.high, goal}}, svg::ink, "stroke-dasharray='2 5'");
   }
-
- private:
-  static constexpr double width = 360, top = 50, height = 320;
-
-  std::string point(std::size_t n, double value) const {
-    const double x = left_ + width * static_cast<double>(n) / static_cast<double>(history_.size() - 1);
-    const double y = top + height * (high_ - value) / (high_ - low_);
-    return std::to_string(x) + ',' + std::to_string(y) + ' ';
-  }
-  void line(const std::string& points, const std::string& color, int size, const std::string& more = {}) {
-    text_ += "<polyline fill='none' stroke='" + color + "' stroke-width='" + std::to_string(size) + "'" +
-             more + " points='" + points + "'/>\n";
-  }
-  void label(double x, double y, const std::string& words, const char* anchor) {
-    text_ += "<text x='" + std::to_string(x) + "' y='" + std::to_string(y) + "' text-anchor='" + anchor +
-             "'>" + words + "</text>\n";
-  }
-  /// Axes from 10^low to 10^high, with the length of the sequences under the steps.
-  void panel(double left, const std::string& title, const std::string& prefix, double low, double high,
-             int every) {
-    left_ = left;
-    low_ = low;
-    high_ = high;
-    label(left, 30, title, "start");
-    for (int power = static_cast<int>(std::ceil(low)); power <= high; power += every) {
-      const double y = top + height * (high - power) / (high - low);
-      line(std::to_string(left) + ',' + std::to_string(y) + ' ' + std::to_string(left + width) + ',' +
-               std::to_string(y),
-           "#e4e4e4", 1);
-      label(left - 8, y + 4, prefix + std::to_string(power), "end");
-    }
-    for (std::size_t n = 0; n < history_.size(); n += steps_per_length) {
-      const double x = left + width * static_cast<double>(n) / static_cast<double>(history_.size() - 1);
-      line(std::to_string(x) + ',' + std::to_string(top) + ' ' + std::to_string(x) + ',' +
-               std::to_string(top + height),
-           "#e4e4e4", 1);
-      label(x + 4, top + height + 16, std::to_string(history_[n].tokens), "start");
-    }
-    label(left + width / 2, top + height + 36, "steps of Adam, under the length of the sequences in tokens",
-          "middle");
-  }
-
-  const std::vector<record>& history_;
-  const Eigen::ArrayXd& planted_;
-  std::string text_;
-  double left_ = 0, low_ = 0, high_ = 1;
-};
+  return both.text();
+}
 
 }  // namespace
 
@@ -209,7 +163,7 @@ int main(int count, char** arguments) {
     std::printf("%-5td %-12.8f %-12.8f %-12.8f %.6f\n", i, history.front().inv_freq(i), inv_freq(i),
                 planted(i), 2 * std::numbers::pi / inv_freq(i));
   std::ofstream file(path);
-  file << figure(history, planted).svg();
+  file << figure(history);
   file.close();
   if (!file) {
     std::fprintf(stderr, "cannot write %s\n", path.c_str());
