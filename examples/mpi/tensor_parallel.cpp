@@ -105,21 +105,35 @@ void sum_in_rank_order(job& ranks, matrix& x) {
   std::copy(all.begin(), all.end(), x.data());
 }
 
+/// Outputs, and the multiply-adds that were asked for to get them.
+struct layer_run {
+  matrix out;
+  std::int64_t of_products = 0, of_attention = 0;
+};
+
 /// Outputs of a prompt and of tokens behind it, one at a time. `reduce` makes of what a rank returns what the
 /// layer returns.
 template <class Reduce>
-matrix run(const layer& own, const matrix& x, const rope::frequency_table<double>& table,
-           const Reduce& reduce) {
+layer_run run(const layer& own, const matrix& x, const rope::frequency_table<double>& table,
+              const Reduce& reduce) {
   const block attention = own.attention();
   rope::kv_cache<double> cache(1, x.rows(), own.kv_heads, head_dim);
-  matrix out(x.rows(), model_dim);
+  layer_run all = {matrix(x.rows(), model_dim)};
   for (Index first = 0, count = prompt; first < x.rows(); first += count, count = 1) {
     matrix rows(count, model_dim);
     attention.forward(x.middleRows(first, count), cache, rows, table);
+    for (const matrix* w : {&own.q, &own.k, &own.v, &own.o}) all.of_products += count * w->size();
+    // What the cache then holds says which keys the new queries, its last tokens, saw: those not behind them.
+    // Each is multiplied with a query of every head, and its value with a weight.
+    const auto positions = cache.positions(0);
+    for (const std::int64_t query : positions.last(static_cast<std::size_t>(count)))
+      all.of_attention += own.heads * 2 * head_dim *
+                          std::count_if(positions.begin(), positions.end(),
+                                        [query](std::int64_t key) { return key <= query; });
     reduce(rows);
-    out.middleRows(first, count) = rows;
+    all.out.middleRows(first, count) = rows;
   }
-  return out;
+  return all;
 }
 
 /// How far a channel of the output may be from that of one process. With |x| the largest norm of a row or a
@@ -163,15 +177,17 @@ void split_heads(job& ranks, claims& claim, Index heads, Index kv_heads) {
             ranks.ranks() > kv_heads ? ", which other ranks have, too" : "");
   const auto nothing = [](const matrix&) {};
   const auto in_rank_order = [&](matrix& out) { sum_in_rank_order(ranks, out); };
-  const matrix whole = run(all, x, table, nothing);
+  const matrix whole = run(all, x, table, nothing).out;
   ranks.take_bytes_sent();
-  const matrix got = run(own, x, table, in_rank_order);
+  const layer_run mine_done = run(own, x, table, in_rank_order);
+  const matrix& got = mine_done.out;
   const std::int64_t bytes = ranks.take_bytes_sent();
-  const matrix again = run(own, x, table, in_rank_order);
-  const matrix reduced = run(own, x, table, [](matrix& out) {
-    MPI_Allreduce(MPI_IN_PLACE, out.data(), many::detail::count_of(static_cast<std::size_t>(out.size())),
-                  MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-  });
+  const matrix again = run(own, x, table, in_rank_order).out;
+  const matrix reduced =
+      run(own, x, table, [](matrix& out) {
+        MPI_Allreduce(MPI_IN_PLACE, out.data(), many::detail::count_of(static_cast<std::size_t>(out.size())),
+                      MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+      }).out;
 
   const auto numbers = [](const matrix& m) { return std::vector<double>(m.data(), m.data() + m.size()); };
   const double bound = bound_of(all, x, ranks.ranks());
@@ -181,11 +197,15 @@ void split_heads(job& ranks, claims& claim, Index heads, Index kv_heads) {
   claim.holds("all ranks have the same bits", same_bits(ranks.of_first(numbers(got)), numbers(got)));
   const std::int64_t r = ranks.ranks(), channels = model_dim * head_dim,
                      weights = own.q.size() + own.k.size() + own.v.size() + own.o.size(),
-                     number = sizeof(double), sums = (prompt + decoded) * model_dim * number;
-  claim.say("  weights per rank: %lld; bytes sent: %lld\n", static_cast<long long>(weights),
-            static_cast<long long>(bytes));
+                     tokens = prompt + decoded, visible = tokens * (tokens + 1) / 2,
+                     sums = tokens * model_dim * std::int64_t(sizeof(double)),
+                     flops = 2 * (mine_done.of_products + mine_done.of_attention);
+  claim.say("  weights per rank: %lld; flops: %lld; bytes sent: %lld\n", static_cast<long long>(weights),
+            static_cast<long long>(flops), static_cast<long long>(bytes));
   claim.holds("weights as in README.md",
               weights == 2 * channels * (heads / r + std::max(kv_heads / r, std::int64_t{1})));
+  claim.holds("flops as in README.md",
+              flops == 2 * tokens * weights + visible * 2 * (head_dim + head_dim) * heads / r);
   if (model_dim % r == 0) claim.holds("bytes as in README.md", bytes == 2 * (r - 1) * sums / r);
 }
 
