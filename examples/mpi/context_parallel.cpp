@@ -1,5 +1,5 @@
 // Attention to one long context that is spread over the ranks of an mpirun: training, forward and backward,
-// with blocks of keys and values that travel around a ring; the same with all keys gathered; several packed
+// with blocks of keys and values that travel around a ring; both with all keys gathered; several packed
 // sequences; decoding against a cache that is spread, too. Each is compared with one process that holds
 // everything, in float and in double, and done twice, for the same bits.
 //
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "claims.hpp"
+#include "gathered_attention.hpp"
 #include "mpi_calls.hpp"
 #include "one_process.hpp"
 #include "ring_attention.hpp"
@@ -59,20 +60,26 @@ struct own_tokens {
   }
 };
 
-/// Forward and backward around the ring, for the tokens of this rank; what it cost.
+/// How keys reach the queries of other ranks.
+enum class way_to_send { around_the_ring, all_at_once };
+
+/// Forward and backward, for the tokens of this rank; what it cost.
 template <class T>
-struct ring_run {
+struct split_run {
   results<T> r;
   std::int64_t pairs, forward_bytes, backward_bytes;
 };
 
 template <class T>
-ring_run<T> around_the_ring(job& ranks, const batch<T>& x, const sequence_split& split) {
+split_run<T> run(job& ranks, const batch<T>& x, const sequence_split& split, way_to_send way) {
+  const bool ring = way == way_to_send::around_the_ring;
   const own_tokens<T> own(x, split, ranks.rank());
   ranks.take_bytes_sent();
-  const auto forward = ring_attention(ranks, split, own.q, own.keys);
+  const attended<T> forward = ring ? ring_attention(ranks, split, own.q, own.keys)
+                                   : gathered_attention(ranks, split, own.q, own.keys);
   const std::int64_t forward_bytes = ranks.take_bytes_sent();
-  auto d = ring_attention_gradient(ranks, split, own.q, own.keys, forward, own.d_out);
+  gradients<T> d = ring ? ring_attention_gradient(ranks, split, own.q, own.keys, forward, own.d_out)
+                        : gathered_attention_gradient(ranks, split, own.q, own.keys, forward, own.d_out);
   const std::int64_t backward_bytes = ranks.take_bytes_sent();
   rope::rotate_gradient<half_split>(d.q.view(), d.keys.keys(), table(), own.mine.positions);
 
@@ -80,6 +87,11 @@ ring_run<T> around_the_ring(job& ranks, const batch<T>& x, const sequence_split&
   std::copy_n(d.keys.keys().data, d_k.numbers.size(), d_k.numbers.begin());
   std::copy_n(d.keys.values().data, d_v.numbers.size(), d_v.numbers.begin());
   return {{forward.out, d.q, d_k, d_v}, forward.pairs, forward_bytes, backward_bytes};
+}
+
+template <class T>
+split_run<T> around_the_ring(job& ranks, const batch<T>& x, const sequence_split& split) {
+  return run(ranks, x, split, way_to_send::around_the_ring);
 }
 
 /// The share of what one process has.
@@ -111,16 +123,15 @@ void one_sequence(job& ranks, claims& claim) {
       claim.holds("the cut is that of rope::context_parallel_ids",
                   own.mine.tokens == rope::context_parallel_ids(tokens, r, ranks.rank()));
 
-    const ring_run<T> ring = around_the_ring(ranks, x, split);
+    const split_run<T> ring = around_the_ring(ranks, x, split);
     compare(claim, ring.r, whole, own.mine.tokens, allowed);
     claim.holds("a second run gives the same bits", same_results(around_the_ring(ranks, x, split).r, ring.r));
 
-    ranks.take_bytes_sent();
-    const auto gathered = gathered_attention(ranks, split, own.q, own.keys);
-    const std::int64_t gather_bytes = ranks.take_bytes_sent();
-    claim.within("outputs with all keys gathered",
-                 largest_difference(gathered.out.numbers, pick(whole.out, own.mine.tokens).numbers),
-                 allowed.out);
+    claim.say("  and with all keys gathered\n");
+    const split_run<T> gathered = run(ranks, x, split, way_to_send::all_at_once);
+    compare(claim, gathered.r, whole, own.mine.tokens, allowed);
+    claim.holds("a second run gives the same bits",
+                same_results(run(ranks, x, split, way_to_send::all_at_once).r, gathered.r));
 
     claim.say("  visible pairs per rank:");
     const auto pairs = ranks.all_gather<std::int64_t>(ring.pairs);
@@ -128,9 +139,9 @@ void one_sequence(job& ranks, claims& claim) {
     const std::int64_t all = tokens * (tokens + 1) / 2;
     claim.say("; the busiest has %.2f of the mean\n",
               double(*std::max_element(pairs.begin(), pairs.end()) * r) / double(all));
-    claim.say("  bytes sent per rank: %lld around the ring, %lld all at once, %lld backward\n",
-              static_cast<long long>(ring.forward_bytes), static_cast<long long>(gather_bytes),
-              static_cast<long long>(ring.backward_bytes));
+    for (const auto& [name, one] : {std::pair("around the ring", &ring), {"all at once", &gathered}})
+      claim.say("  bytes sent per rank, %s: %lld forward, %lld backward\n", name,
+                static_cast<long long>(one->forward_bytes), static_cast<long long>(one->backward_bytes));
     if (tokens % (2 * r) != 0) continue;  // shares differ by a token
     const std::int64_t n = tokens / r, rank = ranks.rank(),
                        block = n * kv_heads * (head_dim + value_dim) * std::int64_t(sizeof(T));
@@ -138,8 +149,9 @@ void one_sequence(job& ranks, claims& claim) {
         "pairs as in README.md, and as many with all keys gathered",
         ring.pairs == (zigzag ? all / r : n * n * rank + n * (n + 1) / 2) && gathered.pairs == ring.pairs);
     claim.holds("bytes as in README.md", ring.forward_bytes == (r - 1) * block &&
-                                             gather_bytes == (r - 1) * block &&
-                                             ring.backward_bytes == (r == 1 ? 0 : (2 * r - 1) * block));
+                                             gathered.forward_bytes == (r - 1) * block &&
+                                             ring.backward_bytes == (r == 1 ? 0 : (2 * r - 1) * block) &&
+                                             gathered.backward_bytes == 2 * (r - 1) * block);
   }
 }
 
@@ -161,9 +173,12 @@ void packed_segments(job& ranks, claims& claim) {
   const sequence_split split = {x.offsets, ranks.ranks(), way_to_cut::zigzag};
   const own_tokens<T> own(x, split, ranks.rank());
   const results<T> whole = one_process(x, x.d_out);
-  const ring_run<T> ring = around_the_ring(ranks, x, split);
+  const split_run<T> ring = around_the_ring(ranks, x, split);
   compare(claim, ring.r, whole, own.mine.tokens, bounds_of(x, ranks.ranks()));
   claim.holds("a second run gives the same bits", same_results(around_the_ring(ranks, x, split).r, ring.r));
+  claim.say("  and with all keys gathered\n");
+  compare(claim, run(ranks, x, split, way_to_send::all_at_once).r, whole, own.mine.tokens,
+          bounds_of(x, ranks.ranks()));
 
   // A table with a row per token of the batch is read at tokens. Here sequence s goes on at position 50 s.
   list starts;
@@ -183,7 +198,7 @@ void packed_segments(job& ranks, claims& claim) {
   const std::int64_t first = x.offsets[2], last = x.offsets[3];
   for (heads<T>* of : {&poisoned.k, &poisoned.v})
     std::fill(of->view().at(0, first, 0), of->view().at(0, last, 0), std::numeric_limits<T>::quiet_NaN());
-  const ring_run<T> beside = around_the_ring(ranks, poisoned, split);
+  const split_run<T> beside = around_the_ring(ranks, poisoned, split);
   list others;  // of this rank's tokens, those of other sequences
   for (std::size_t t = 0; t < own.mine.size(); ++t)
     if (own.mine.tokens[t] < first || own.mine.tokens[t] >= last)

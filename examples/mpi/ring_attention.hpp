@@ -15,8 +15,8 @@
 #include "sequence_split.hpp"
 
 /// Causal attention, forward and backward, of sequences whose tokens are spread over ranks. Queries stay
-/// where they are; blocks of keys and values travel, all in a ring or all at once. Queries and keys are
-/// rotated before, each at its own position, so that a block is rotated once and not by all who read it.
+/// where they are; blocks of keys and values travel around a ring. Queries and keys are rotated before, each
+/// at its own position, so that a block is rotated once and not by all who read it.
 
 namespace many {
 
@@ -171,71 +171,53 @@ attended<T> ring_attention(job& ranks, const sequence_split& split, const heads<
   return all;
 }
 
-/// The same with the keys and values of all ranks on every one, in the order of their positions: one call per
-/// sequence, no merge, and memory for all tokens. With few key heads that is little (Llama 3,
-/// arXiv:2407.21783, section 3.3.2).
 template <class T>
-attended<T> gathered_attention(job& ranks, const sequence_split& split, const heads<T>& q,
-                               const key_block<T>& own) {
-  std::vector<int> counts;
-  for (int r = 0; r < ranks.ranks(); ++r)
-    counts.push_back(detail::count_of(own.like(split.of(r).size()).numbers.size()));
-  const std::vector<T> received = ranks.all_gather(std::span<const T>(own.numbers), counts);
-
-  key_block<T> all = own.like(static_cast<std::size_t>(split.tokens()));
-  auto from = received.begin();
-  for (int r = 0; r < ranks.ranks(); ++r) {
-    const list tokens = split.of(r).tokens;
-    for (const auto& [to, width] : {std::pair(all.keys(), own.count * own.head_dim),
-                                    std::pair(all.values(), own.count * own.value_dim)})
-      for (const std::int64_t token : tokens) {
-        std::copy_n(from, width, to.at(0, static_cast<Index>(token), 0));
-        from += width;
-      }
-  }
-  return attend_to_block(q, split.of(ranks.rank()), all,
-                         sequence_split{split.offsets, 1, way_to_cut::contiguous}.of(0));
-}
-
-template <class T>
-struct ring_gradients {
+struct gradients {
   heads<T> q;
   key_block<T> keys;
 };
 
+/// Through attend_to_block: what the queries of `mine` add to the gradients of the keys of `theirs`, and the
+/// other way round. With the log-sum-exp and the output of all keys, a block can be differentiated by itself.
+template <class T>
+gradients<T> gradients_of_block(const heads<T>& q, const share& mine, const key_block<T>& block,
+                                const share& theirs, const attended<T>& forward, const heads<T>& d_out) {
+  gradients<T> d = {{q.tokens, q.count, q.dim}, block.like(theirs.size())};
+  std::vector<double> log_sum_exp = forward.log_sum_exp;
+  for (std::size_t s = 0; s < mine.sequences(); ++s)
+    if (visible_pairs(mine, theirs, s) > 0)
+      rope::attention_gradient(rope::attention_tape<T>{.q = tokens_of(q.view(), mine, s),
+                                                       .k = tokens_of(block.keys(), theirs, s),
+                                                       .v = tokens_of(block.values(), theirs, s),
+                                                       .out = tokens_of(forward.out.view(), mine, s),
+                                                       .d_out = tokens_of(d_out.view(), mine, s),
+                                                       .d_q = tokens_of(d.q.view(), mine, s),
+                                                       .d_k = tokens_of(d.keys.keys(), theirs, s),
+                                                       .d_v = tokens_of(d.keys.values(), theirs, s)},
+                               rules_of(mine, theirs, s, log_sum_exp, q.count));
+  return d;
+}
+
 /// The backward pass of ring_attention: gradients with respect to the rotated queries, keys and values of
-/// this rank's tokens. With the log-sum-exp of all keys at hand, each block of keys can be differentiated by
-/// itself. What the queries of a rank add to the gradients of a block follows the block, one step behind, and
-/// comes home in the end: the owner's own part is the first of the sum, then that of the rank to its right.
+/// this rank's tokens. What the queries of a rank add to the gradients of a block follows the block, one step
+/// behind, and comes home in the end: the owner's own part is the first of the sum, then that of the rank to
+/// its right.
 ///
 /// \param forward  what ring_attention or gathered_attention returned
 /// \param d_out    gradient with respect to its out
 template <class T>
-ring_gradients<T> ring_attention_gradient(job& ranks, const sequence_split& split, const heads<T>& q,
-                                          const key_block<T>& own, const attended<T>& forward,
-                                          const heads<T>& d_out) {
+gradients<T> ring_attention_gradient(job& ranks, const sequence_split& split, const heads<T>& q,
+                                     const key_block<T>& own, const attended<T>& forward,
+                                     const heads<T>& d_out) {
   const share mine = split.of(ranks.rank());
-  std::vector<double> log_sum_exp = forward.log_sum_exp;
-  ring_gradients<T> sum = {{q.tokens, q.count, q.dim}, own.like(mine.size())};
+  gradients<T> sum = {{q.tokens, q.count, q.dim}, own.like(mine.size())};
   key_block<T> added = own.like(0), before = own.like(0), passed_on = own.like(0);
   for_each_block(
       ranks, split, own,
       [&](int owner, const key_block<T>& block) {
-        const share theirs = split.of(owner);
-        heads<T> d_q(q.tokens, q.count, q.dim);
-        added = own.like(theirs.size());
-        for (std::size_t s = 0; s < mine.sequences(); ++s)
-          if (visible_pairs(mine, theirs, s) > 0)
-            rope::attention_gradient(rope::attention_tape<T>{.q = tokens_of(q.view(), mine, s),
-                                                             .k = tokens_of(block.keys(), theirs, s),
-                                                             .v = tokens_of(block.values(), theirs, s),
-                                                             .out = tokens_of(forward.out.view(), mine, s),
-                                                             .d_out = tokens_of(d_out.view(), mine, s),
-                                                             .d_q = tokens_of(d_q.view(), mine, s),
-                                                             .d_k = tokens_of(added.keys(), theirs, s),
-                                                             .d_v = tokens_of(added.values(), theirs, s)},
-                                     rules_of(mine, theirs, s, log_sum_exp, q.count));
-        add(sum.q.numbers, d_q.numbers);
+        gradients<T> d = gradients_of_block(q, mine, block, split.of(owner), forward, d_out);
+        added = std::move(d.keys);
+        add(sum.q.numbers, d.q.numbers);
       },
       [&](int step, int owner) {
         if (step == 0) return;  // nobody has added to the gradients of the own block
