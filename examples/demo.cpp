@@ -126,8 +126,8 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 template <class QueryLayout, class KeyLayout>
 std::vector<float> last_scores(const std::vector<float>& q, const std::vector<float>& k, Index tokens,
                                std::int64_t start) {
-  const rope::frequency_table<float> all(frequencies, start, start + tokens);
-  const auto table = all.at_channel(first_channel);
+  const rope::frequency_table<float> plain(frequencies, start, start + tokens);
+  const auto table = plain.at_channel(first_channel);
   std::vector<float> rotated_q(q.end() - query_heads * head_dim, q.end()), rotated_k = k;
   const auto query = rope::thd(rotated_q.data(), 1, query_heads, head_dim);
   const auto keys = rope::thd(rotated_k.data(), tokens, key_heads, head_dim);
@@ -148,8 +148,8 @@ std::vector<float> last_scores(const std::vector<float>& q, const std::vector<fl
 template <class Layout>
 void report_decoding(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
                      Index tokens) {
-  const rope::frequency_table<float> all(frequencies, tokens);
-  const auto table = all.at_channel(first_channel);
+  const rope::frequency_table<float> plain(frequencies, tokens);
+  const auto table = plain.at_channel(first_channel);
   const auto queries = rope::thd(q.data(), tokens, query_heads, head_dim);
   const auto keys = rope::thd(k.data(), tokens, key_heads, head_dim);
   const auto values = rope::thd(v.data(), tokens, key_heads, head_dim);
@@ -325,8 +325,8 @@ void report_speed() {
   const Index tokens = 4096;
   std::printf("\nSpeed, one thread, (1, %d, %d, %d) float in place; best of 9 interleaved rounds\n",
               static_cast<int>(tokens), static_cast<int>(query_heads), static_cast<int>(head_dim));
-  const rope::frequency_table<float> all(frequencies, tokens);
-  const auto table = all.at_channel(first_channel);
+  const rope::frequency_table<float> plain(frequencies, tokens);
+  const auto table = plain.at_channel(first_channel);
   std::vector<float> x(static_cast<std::size_t>(tokens * query_heads * head_dim), 1.0f);
   const auto view = rope::thd(x.data(), tokens, query_heads, head_dim);
   Eigen::Map<Eigen::ArrayXf> flat(x.data(), static_cast<Index>(x.size()));
