@@ -13948,7 +13948,7 @@ class page_view {
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool
-  void check(const char* function) const {
+  void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
       // Not blocks * page_size, which may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
@@ -14009,7 +14009,7 @@ class newest_in_pages {
 
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
   ///          and no more of any than it has
-  void check(const char* function, Index batch) const {
+  void check_counts(const char* function, Index batch) const {
     const Index sequences = pages_.sequences();
     if (offsets_.empty()) {
       if (batch != sequences)
@@ -14114,7 +14114,7 @@ class paged_call {
         options_(options),
         newest_(pages, q.tokens, options.query_offsets),
         threads_(threads) {
-    check();
+    check_call();
   }
 
   /// Sequences with as many queries are one call; their keys may differ in number.
@@ -14167,13 +14167,13 @@ class paged_call {
     detail::attend(call, threads_);
   }
 
-  void check() const {
+  void check_call() const {
     const char* function = "attention";
     check_view(function, q_);
     check_view(function, out_);
     check_memory(function, q_, out_);
-    pages_.check(function);
-    newest_.check(function, q_.batch);
+    pages_.check_blocks(function);
+    newest_.check_counts(function, q_.batch);
     Index longest = 0;
     for (Index s = 0; s < pages_.sequences(); ++s) longest = (std::max)(longest, pages_.length(s));
     check_lists();
@@ -14393,8 +14393,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
-  pages.check(function);
-  newest.check(function, k.batch);
+  pages.check_blocks(function);
+  newest.check_counts(function, k.batch);
   check_pages_are_own(
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
@@ -14596,7 +14596,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
-  pages.check("shift_keys");
+  pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
     ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
@@ -14647,7 +14647,7 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
-  pages.check("rebase_keys");
+  pages.check_blocks("rebase_keys");
   auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);

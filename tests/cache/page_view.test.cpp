@@ -43,7 +43,7 @@ TEST_CASE("a page_view knows where every token is", "[cache]") {
   CHECK(pages.slot(8) == 0);
   CHECK(pages.slot(7) == 3);
   CHECK(pages.values().head_dim == 5);
-  CHECK_NOTHROW(pages.check("test"));  // what is behind the last token is not read
+  CHECK_NOTHROW(pages.check_blocks("test"));  // what is behind the last token is not read
 }
 
 TEST_CASE("blocks may be one list, sequence after sequence, and lists are read anew", "[cache]") {
@@ -92,16 +92,16 @@ TEST_CASE("lengths beyond the table and blocks beyond the pool are found", "[cac
   const page_view<float> pages(x.pool(), blocks, lengths);
   for (const std::int64_t length : {std::int64_t{9}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) {
     lengths[1] = length;
-    CHECK(throws_saying<std::invalid_argument>([&] { pages.check("test"); },
+    CHECK(throws_saying<std::invalid_argument>([&] { pages.check_blocks("test"); },
                                                "test: a sequence of 2 blocks has 0 to 2 * 4 tokens, got " +
                                                    std::to_string(length) + " for sequence 1"));
   }
   lengths[1] = 5;
   for (const std::int64_t page : {std::int64_t{6}, std::int64_t{-1}, INT64_MAX}) {
     blocks[3] = page;
-    CHECK(throws_saying<std::out_of_range>([&] { pages.check("test"); },
+    CHECK(throws_saying<std::out_of_range>([&] { pages.check_blocks("test"); },
                                            "test: block 1 of sequence 1 must be a page in [0, 6), got "));
   }
   lengths[1] = 4;
-  CHECK_NOTHROW(pages.check("test"));
+  CHECK_NOTHROW(pages.check_blocks("test"));
 }

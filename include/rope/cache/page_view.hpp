@@ -84,7 +84,7 @@ class page_view {
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool
-  void check(const char* function) const {
+  void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
       // Not blocks * page_size, which may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);

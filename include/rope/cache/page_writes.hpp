@@ -47,8 +47,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   };
   check_shape("k", k, pages.keys());
   check_shape("v", v, pages.values());
-  pages.check(function);
-  newest.check(function, k.batch);
+  pages.check_blocks(function);
+  newest.check_counts(function, k.batch);
   check_pages_are_own(
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }

@@ -120,7 +120,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
-  pages.check("shift_keys");
+  pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
   if (sequence < 0 || sequence >= pages.sequences())
     ROPE_THROW(std::out_of_range, detail::message("shift_keys: sequence must be in [0, ", pages.sequences(),
@@ -171,7 +171,7 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
-  pages.check("rebase_keys");
+  pages.check_blocks("rebase_keys");
   auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);

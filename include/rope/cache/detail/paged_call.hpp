@@ -48,7 +48,7 @@ class paged_call {
         options_(options),
         newest_(pages, q.tokens, options.query_offsets),
         threads_(threads) {
-    check();
+    check_call();
   }
 
   /// Sequences with as many queries are one call; their keys may differ in number.
@@ -101,13 +101,13 @@ class paged_call {
     detail::attend(call, threads_);
   }
 
-  void check() const {
+  void check_call() const {
     const char* function = "attention";
     check_view(function, q_);
     check_view(function, out_);
     check_memory(function, q_, out_);
-    pages_.check(function);
-    newest_.check(function, q_.batch);
+    pages_.check_blocks(function);
+    newest_.check_counts(function, q_.batch);
     Index longest = 0;
     for (Index s = 0; s < pages_.sequences(); ++s) longest = (std::max)(longest, pages_.length(s));
     check_lists();

@@ -28,7 +28,7 @@ class newest_in_pages {
 
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
   ///          and no more of any than it has
-  void check(const char* function, Index batch) const {
+  void check_counts(const char* function, Index batch) const {
     const Index sequences = pages_.sequences();
     if (offsets_.empty()) {
       if (batch != sequences)
