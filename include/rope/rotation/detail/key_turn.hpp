@@ -48,7 +48,9 @@ class key_turn {
       written_ = true;
     }
     T* channels = keys.at(b, slot, 0) + first_channel_;
-    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, keys.head_stride, keys.head_stride},
+    // The stride of one head alone may be anything, so it is not added to a pointer.
+    const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
+    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
