@@ -114,12 +114,12 @@ struct attention_gradient_scratch {
 };
 
 /// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
-/// types agree, else widened into `buffer`.
+/// types agree, else widened into `buffer`. The stride of one token alone may be anything and is not passed on.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
   if constexpr (std::is_same_v<T, arithmetic<T>>) {
-    return {x.at(b, first, h), x.token_stride};
+    return {x.at(b, first, h), x.tokens == 1 ? 0 : x.token_stride};
   } else {
     for (Index t = 0; t < count; ++t) widen(x.at(b, first + t, h), x.head_dim, buffer + t * x.head_dim);
     return {buffer, x.head_dim};
