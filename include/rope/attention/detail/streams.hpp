@@ -51,6 +51,25 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
   return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
 }
 
+/// The addresses to ask for again, one token after the other: those of the present rows, then those of what
+/// is read after them.
+struct requests_again {
+  std::uintptr_t address = 0;
+  Index stride = 0;  // bytes from token to token
+  Index left = 0;    // tokens until `next`; 0 where there is none
+  std::uintptr_t next = 0;
+  Index next_stride = 0;
+
+  EIGEN_ALWAYS_INLINE void advance(Index tokens) {
+    address += static_cast<std::uintptr_t>(tokens * stride);
+    if (left <= 0) return;
+    left -= tokens;
+    if (left > 0) return;
+    address = next - static_cast<std::uintptr_t>(left * next_stride);
+    stride = next_stride;
+  }
+};
+
 /// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
 /// channels apart. Nor need it be where the present part ends: pages follow one another anywhere.
 class stream_ahead {
@@ -71,15 +90,17 @@ class stream_ahead {
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
   }
-  /// The address to ask for again while token j of the `count` present `rows` is worked on; `offset` channels
-  /// into a row.
+  /// What to ask for again while the `count` present `rows` are worked on, from channel `offset` of a row.
   template <class X>
-  EIGEN_ALWAYS_INLINE std::uintptr_t again(const row_block<X>& rows, Index j, Index count,
-                                           Index offset) const {
-    const Index token = j + tokens_;
-    return token < count ? address_after(rows.rows, token * rows.stride + offset)
-                         : first_ + static_cast<std::uintptr_t>((token - count) * (row_ + gap_) +
-                                                                offset * Index(sizeof(X)));
+  EIGEN_ALWAYS_INLINE requests_again again(const row_block<X>& rows, Index count, Index offset) const {
+    const Index stride = row_ + gap_, left = count - tokens_;
+    const std::uintptr_t next = first_ + static_cast<std::uintptr_t>(offset * Index(sizeof(X)));
+    if (left <= 0) return {.address = next - static_cast<std::uintptr_t>(left * stride), .stride = stride};
+    return {.address = address_after(rows.rows, tokens_ * rows.stride + offset),
+            .stride = rows.stride * Index(sizeof(X)),
+            .left = left,
+            .next = next,
+            .next_stride = stride};
   }
 
   /// The address of the next `bytes`, which are taken to be contiguous.
@@ -167,12 +188,17 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   Index n = 0;
-  const auto score = [&](auto each_key) {
+  requests_again again = {};
+  if (ahead != nullptr) again = ahead->again(keys, count, 0);
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
+    constexpr Index scored = sizeof...(key);
     score_block<A, rows>(queries, query_stride, row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth,
-                         scores + n, ahead, ahead == nullptr ? 0 : ahead->again(keys, n, count, 0), each_key);
+                         scores + n, ahead, again.address, each_key);
+    again.advance(scored);
+    n += scored;
   };
-  for (; n + block <= count; n += block) score(std::make_index_sequence<std::size_t(block)>{});
-  for (; n < count; ++n) score(std::index_sequence<0>{});
+  while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
+  while (n < count) score(std::index_sequence<0>{});
 }
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j * stride + c] for `packets` packets of
@@ -193,13 +219,16 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, row_block<V> values, Inde
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
      ...);
   };
+  requests_again again = {};
+  if (ahead != nullptr) again = ahead->again(values, count, c);
   for (Index j = 0; j < count; ++j, value += values.stride) {
     if (ahead != nullptr) {
-      const std::uintptr_t next = ahead->take(bytes), again = ahead->again(values, j, count, c);
+      const std::uintptr_t next = ahead->take(bytes);
       for (std::uintptr_t line = 0; line < bytes; line += line_bytes) {
         prefetch_line(next + line);
-        prefetch_line(again + line);
+        prefetch_line(again.address + line);
       }
+      again.advance(1);
     }
     step(j, std::make_index_sequence<std::size_t(rows)>{}, std::make_index_sequence<std::size_t(packets)>{});
   }
