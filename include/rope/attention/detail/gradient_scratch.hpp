@@ -114,7 +114,8 @@ struct attention_gradient_scratch {
 };
 
 /// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
-/// types agree, else widened into `buffer`. The stride of one token alone may be anything and is not passed on.
+/// types agree, else widened into `buffer`. The stride of one token alone may be anything and is not passed
+/// on.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
