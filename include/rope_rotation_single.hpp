@@ -5460,7 +5460,7 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
@@ -5487,7 +5487,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
@@ -5517,7 +5517,7 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
@@ -5554,7 +5554,7 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& t
                                 const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),

@@ -10329,7 +10329,7 @@ owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table
                                    const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
@@ -10356,7 +10356,7 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Ta
                                       const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
@@ -10386,7 +10386,7 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
                                         const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
@@ -10423,7 +10423,7 @@ cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& t
                                 const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
   using detail::part;
-  const placed_table placed = detail::placed(table);
+  const auto placed = detail::placed(table);
   const auto& plain = placed.table();
   const auto source = detail::position_source(positions, x.tokens);
   const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
@@ -13251,7 +13251,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed_for(cache, table);
+  const auto rotation = detail::placed_for(cache, table);
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();
@@ -13473,7 +13473,7 @@ class multi_head_attention {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    const placed_table rotation = detail::placed(table);
+    const auto rotation = detail::placed(table);
     attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
   }
 
@@ -14327,7 +14327,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   detail::paged_call<Layout, T, P, typename Table::scalar, Threads>(q, pages, out, &rotation, options,
                                                                     threads)
       .run();
@@ -14499,7 +14499,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
@@ -14600,7 +14600,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
@@ -14624,7 +14624,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
                 const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());

@@ -132,7 +132,7 @@ class multi_head_attention {
     static_assert(pair_layout<Layout>,
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    const placed_table rotation = detail::placed(table);
+    const auto rotation = detail::placed(table);
     attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
   }
 

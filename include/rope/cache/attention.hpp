@@ -102,7 +102,7 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed_for(cache, table);
+  const auto rotation = detail::placed_for(cache, table);
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();

@@ -72,7 +72,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   detail::paged_call<Layout, T, P, typename Table::scalar, Threads>(q, pages, out, &rotation, options,
                                                                     threads)
       .run();

@@ -121,7 +121,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");

@@ -92,7 +92,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
@@ -116,7 +116,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
                 const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
-  const placed_table rotation = detail::placed(table);
+  const auto rotation = detail::placed(table);
   const head_view<T> keys = pages.keys();
   detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
