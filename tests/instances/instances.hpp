@@ -37,15 +37,19 @@
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
       const key_sums<arithmetic<T>>&, ordered_turn&, double*);
+#define ROPE_TEST_PRODUCT(A) \
+  ROPE_TEST_EXTERN template void multiply_panel(const A*, const A*, Index, bool, A*, Index);
 
 #define ROPE_TEST_INSTANCES_OF_FLOAT                             \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)                 \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, float, float) \
-  ROPE_TEST_GRADIENT(float)
+  ROPE_TEST_GRADIENT(float)                                      \
+  ROPE_TEST_PRODUCT(float)
 #define ROPE_TEST_INSTANCES_OF_DOUBLE                               \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)                   \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, double, double, double) \
-  ROPE_TEST_GRADIENT(double)
+  ROPE_TEST_GRADIENT(double)                                        \
+  ROPE_TEST_PRODUCT(double)
 #define ROPE_TEST_INSTANCES_OF_HALF                                          \
   ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)                       \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half, Eigen::half, float) \
