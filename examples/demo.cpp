@@ -166,19 +166,19 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
 
   rope::kv_cache<float> cache(1, tokens, key_heads, head_dim);
   const auto out = rope::thd(one_by_one.data(), tokens, query_heads, head_dim);
+  std::printf("  token by token through kv_cache ");
   const double decode = seconds_of([&] {
     for (Index t = 0; t < tokens; ++t) {
       cache.append<Layout>(keys.token_range(t, 1), values.token_range(t, 1), table);
       rope::attention<Layout>(queries.token_range(t, 1), cache, out.token_range(t, 1), table,
                               attention_options());
-      if ((t + 1) % 64 == 0 || t + 1 == tokens) {
-        std::printf("\r  token by token through kv_cache ... %3d %%",
-                    static_cast<int>(100 * (t + 1) / tokens));
+      if (10 * (t + 1) / tokens != 10 * t / tokens) {
+        std::putchar('.');
         std::fflush(stdout);
       }
     }
   });
-  std::printf(", %.2f s, %.2f ms a token\n", decode, decode / static_cast<double>(tokens) * 1e3);
+  std::printf(" %.2f s, %.2f ms a token\n", decode, decode / static_cast<double>(tokens) * 1e3);
 
   // A score is a sum of head_dim products, each at most 1 in magnitude times the rotation's growth of sqrt(2)
   // twice, over sqrt(head_dim): its rounding error is below head_dim * 2 sqrt(head_dim) u. Both sides have
