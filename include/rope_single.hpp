@@ -10834,17 +10834,22 @@ class row_counts {
  public:
   row_counts() = default;
   template <integers_in_memory X>
-  row_counts(const X& list) {
-    const auto vector = vector_of("counts", list);
+  row_counts(const X& list) : row_counts("counts", list) {}
+
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+
+ protected:
+  /// \param name  what errors call the list
+  template <integers_in_memory X>
+  row_counts(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
     data_ = vector.data;
     size_ = static_cast<std::size_t>(vector.size());
     stride_ = vector.column_stride;
     read_ = &read<integer_of<X>>;
   }
-
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
-  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  private:
   template <class Integer>
@@ -10858,6 +10863,13 @@ class row_counts {
   std::size_t size_ = 0;
   Index stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
+};
+
+/// A list of any integers, [batch]: the row that each row becomes a copy of.
+class row_list : public row_counts {
+ public:
+  template <integers_in_memory X>
+  row_list(const X& list) : row_counts("rows", list) {}
 };
 
 /// counts [batch] or empty, each in [0, tokens].
@@ -11880,7 +11892,7 @@ class stored_tokens {
     if (rows_.checked(function, to) != from) overwrite(from, to);
   }
   /// \param from  row b becomes what row from[b] is
-  void reorder(const char* function, const row_counts& from) {
+  void reorder(const char* function, const row_list& from) {
     const auto batch = static_cast<std::size_t>(Index{memory_.batch()});
     if (from.size() != batch)
       ROPE_THROW(std::invalid_argument,
@@ -12161,7 +12173,7 @@ class kv_cache {
   /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
   /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
   ///          places
-  void reorder(const detail::row_counts& rows) { tokens_.reorder("kv_cache::reorder", rows); }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("kv_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }
@@ -12419,7 +12431,7 @@ class latent_cache {
   ///
   /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
   void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
-  void reorder(const detail::row_counts& rows) { tokens_.reorder("latent_cache::reorder", rows); }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }

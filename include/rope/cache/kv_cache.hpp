@@ -225,7 +225,7 @@ class kv_cache {
   /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
   /// Cost:    a row that stays where it is costs nothing, and others one copy, or one swap where rows change
   ///          places
-  void reorder(const detail::row_counts& rows) { tokens_.reorder("kv_cache::reorder", rows); }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("kv_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }

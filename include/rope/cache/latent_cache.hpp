@@ -242,7 +242,7 @@ class latent_cache {
   ///
   /// Throws:  std::invalid_argument unless `rows` are [batch], std::out_of_range if one is no row
   void copy_row(Index from, Index to) { tokens_.copy_row("latent_cache::copy_row", from, to); }
-  void reorder(const detail::row_counts& rows) { tokens_.reorder("latent_cache::reorder", rows); }
+  void reorder(const detail::row_list& rows) { tokens_.reorder("latent_cache::reorder", rows); }
 
   /// Forgets every token; the capacity stays.
   void clear() { tokens_.clear(); }

@@ -184,6 +184,9 @@ TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]
                                                "kv_cache::reorder: rows must be [batch] = 3, got"));
     CHECK(is(cache, rows));
   }
+  const Eigen::MatrixXi table = Eigen::MatrixXi::Zero(2, 2);
+  CHECK(throws_saying<std::invalid_argument>([&] { cache.reorder(table); }, "rows: give a vector"));
+  CHECK_FALSE(throws_saying<std::invalid_argument>([&] { cache.reorder(table); }, "counts"));
   kv_cache<float> none(0, capacity, 2, 3, 2);
   CHECK_NOTHROW(none.reorder(std::vector<int>{}));
 }

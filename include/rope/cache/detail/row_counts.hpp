@@ -25,17 +25,22 @@ class row_counts {
  public:
   row_counts() = default;
   template <integers_in_memory X>
-  row_counts(const X& list) {
-    const auto vector = vector_of("counts", list);
+  row_counts(const X& list) : row_counts("counts", list) {}
+
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+
+ protected:
+  /// \param name  what errors call the list
+  template <integers_in_memory X>
+  row_counts(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
     data_ = vector.data;
     size_ = static_cast<std::size_t>(vector.size());
     stride_ = vector.column_stride;
     read_ = &read<integer_of<X>>;
   }
-
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
-  Index operator[](std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  private:
   template <class Integer>
@@ -49,6 +54,13 @@ class row_counts {
   std::size_t size_ = 0;
   Index stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
+};
+
+/// A list of any integers, [batch]: the row that each row becomes a copy of.
+class row_list : public row_counts {
+ public:
+  template <integers_in_memory X>
+  row_list(const X& list) : row_counts("rows", list) {}
 };
 
 /// counts [batch] or empty, each in [0, tokens].

@@ -124,7 +124,7 @@ class stored_tokens {
     if (rows_.checked(function, to) != from) overwrite(from, to);
   }
   /// \param from  row b becomes what row from[b] is
-  void reorder(const char* function, const row_counts& from) {
+  void reorder(const char* function, const row_list& from) {
     const auto batch = static_cast<std::size_t>(Index{memory_.batch()});
     if (from.size() != batch)
       ROPE_THROW(std::invalid_argument,
