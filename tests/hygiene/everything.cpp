@@ -118,6 +118,45 @@ void use_attention() {
   ring.template append<Layout>(k, v, table);
   attention<Layout>(q, ring, out, table);
 
+  // Pages of 16 tokens, those of the rows in turns; then a part of the head turns, which one call and a cache
+  // of latents know too.
+  constexpr Index page_size = 16, blocks = (tokens + page_size - 1) / page_size, pool = 2 * blocks;
+  std::vector<T> key_pool(static_cast<std::size_t>(pool * page_size * kv_heads * head_dim)),
+      value_pool = key_pool;
+  std::vector<int> pages_of_rows;
+  for (int b = 0; b < 2; ++b)
+    for (int block = 0; block < static_cast<int>(blocks); ++block) pages_of_rows.push_back(2 * block + b);
+  const std::vector<std::int64_t> lengths(2, tokens);
+  const page_view<T> pages({.keys = bhsd(key_pool.data(), pool, kv_heads, page_size, head_dim),
+                            .values = bhsd(value_pool.data(), pool, kv_heads, page_size, head_dim)},
+                           pages_of_rows, lengths);
+  write_pages<Layout>(k, v, pages, table);
+  attention<Layout>(q, pages, out, table);
+  expect(agree(x.out, whole), "pages attend as one call does");
+  shift_keys<Layout>(pages, {.sequence = 1, .first = 3, .count = 5}, 2, table);
+  rebase_keys<Layout>(pages, table, table);
+  const frequency_table<float> narrow(frequencies(4), 2 * tokens);
+  attention<Layout>(q, k, v, out, narrow.at_channel(4));
+  const std::vector<T> placed = x.out;
+  kv_cache<T> placed_cache(batch, tokens, kv_heads, head_dim);
+  placed_cache.template append<Layout>(k, v, narrow.at_channel(4));
+  attention<Layout>(q, placed_cache, out, narrow.at_channel(4));
+  expect(agree(x.out, placed), "a cache of a window attends as one call does");
+  latent_cache<T> latents(batch, tokens, head_dim - 4, 4);
+  const auto one_head = bshd(x.k.data(), batch, tokens, 1, head_dim);
+  latents.template append<Layout>(one_head.channels(0, head_dim - 4), one_head.channels(head_dim - 4, 4),
+                                  narrow);
+  latents.reorder(std::vector<int>{1, 0});
+  latents.reorder(std::vector<int>{1, 0});
+  std::vector<T> of_latents(static_cast<std::size_t>(batch * tokens * heads * (head_dim - 4)));
+  attention<Layout>(q, latents, bshd(of_latents.data(), batch, tokens, heads, head_dim - 4), narrow,
+                    {.scale = 0.4});
+  std::vector<T> expected = of_latents;
+  attention<Layout>(q, one_head, one_head.channels(0, head_dim - 4),
+                    bshd(expected.data(), batch, tokens, heads, head_dim - 4),
+                    narrow.at_channel(head_dim - 4), {.scale = 0.4});
+  expect(agree(of_latents, expected), "latents attend as keys that hold them do");
+
   const std::vector<float> sinks(static_cast<std::size_t>(heads)), bias(static_cast<std::size_t>(tokens));
   attention_options options = {.window = 9, .softcap = 3, .sinks = 2, .sink_logits = sinks, .dropout = 0.1};
   options.bias = score_matrix(bias.data(), 1, 1, 1, tokens);
