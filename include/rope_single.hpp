@@ -5486,21 +5486,21 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, 
                           buffers.wide);
 }
 
-/// The query heads of key head `kv` of token i, times `factor`: channel d of head g goes to to[d * step] for
-/// {to, step} = place(g).
+/// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to
+/// to[d * step] for {to, step} = place(g).
 template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Index i, arithmetic<T> factor,
-                  const row_buffers<T>& buffers, const auto& place) {
-  const Index group = call.group(), depth = call.q.head_dim;
-  const T* rows = call.q.at(b, i, kv * group);
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
+  const Index depth = call.q.head_dim;
+  const T* rows = call.q.at(b, i, head);
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
-    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, kv * group, group, call.turn.tables.queries(),
+    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
                                        query_positions_from{&call.rules, b, i}, buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }
-  for (Index g = 0; g < group; ++g) {
+  for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
@@ -6456,7 +6456,11 @@ struct decode_results {
   }
 };
 
-/// One split of the keys of row b, for every query.
+/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads).
+struct key_split {
+  Index b, split, first_head, heads;
+};
+
 template <class T, class Turn, class C>
 class decode_split {
   using A = arithmetic<T>;
@@ -6466,14 +6470,16 @@ class decode_split {
   using value_type = loadable<C>;
 
  public:
-  decode_split(const call_type& call, Index b, const decode_results<A>& results, Index split)
+  decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
       : call_(call),
-        b_(b),
+        b_(part.b),
         results_(results),
-        split_(split),
+        split_(part.split),
+        first_head_(part.first_head),
+        heads_(part.heads),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_((std::min)(turn_of(call), call.k.run_from(0))) {
+        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
@@ -6481,44 +6487,44 @@ class decode_split {
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
     queries_ = workspace<decode_numbers, A>(
-        rows_ * call.k.heads * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
-    scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
-    tile_sums_ = scores_ + rows_ * call.k.heads * shape::tile;
-    buffers_.wide = tile_sums_ + rows_ * call.k.heads * call.v.head_dim;
+        rows_ * heads_ * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
+    scores_ = queries_ + rows_ * heads_ * call.q.head_dim;
+    tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
+    buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
     buffers_.turned = workspace<decode_turned, T>(copied);
     visible_ = workspace<decode_keys, key_set>(call.q.tokens);
-    careful_ = workspace<decode_care, char>(call.k.heads);
+    careful_ = workspace<decode_care, char>(heads_);
   }
 
   void run() {
     const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
     const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
                 end = (std::min)(keys.end(), (split_ + 1) * results_.split);
-    const Index heads = call_.k.heads;
-    for (Index kv = 0; kv < heads; ++kv) start(kv);
+    const Index last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; ++kv) start(kv);
     if (begin >= end) return;
-    for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
+    for (Index kv = first_head_; kv < last_head; ++kv) load_queries(kv);
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
     // heads take turns, a few tokens each.
-    const Index at_once = heads_at_once(call_);
-    for (Index kv = 0; kv < heads; kv += at_once)
+    const Index at_once = heads_at_once();
+    for (Index kv = first_head_; kv < last_head; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile) {
-        const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
+        const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
         const key_place after =
-            last_tile ? key_place{last_head ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
+            last_tile ? key_place{last ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
         attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
       }
   }
 
  private:
-  static Index heads_at_once(const call_type& call) {
-    return call.k.heads == 1 || call.k.head_stride > call.k.token_stride ? 1 : call.k.heads;
+  Index heads_at_once() const {
+    return heads_ == 1 || call_.k.head_stride > call_.k.token_stride ? 1 : heads_;
   }
 
   /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
   /// is on its way.
-  static Index turn_of(const call_type& call) {
-    const Index token = heads_at_once(call) * (std::max)(call.k.head_dim, call.v.head_dim) * Index(sizeof(C));
+  Index tokens_of_turn() const {
+    const Index token = heads_at_once() * (std::max)(call_.k.head_dim, call_.v.head_dim) * Index(sizeof(C));
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
@@ -6528,7 +6534,7 @@ class decode_split {
 
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
   stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index heads = heads_at_once(call_);
+    const Index heads = heads_at_once();
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
@@ -6538,9 +6544,10 @@ class decode_split {
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
-  A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
-  A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
-  A* tile_sums_of(Index kv) const { return tile_sums_ + kv * rows_ * call_.v.head_dim; }
+  A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
+  A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
+  A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
+  char& careful(Index kv) { return careful_[kv - first_head_]; }
   A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
   softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
 
@@ -6558,7 +6565,7 @@ class decode_split {
       if (visible_[t].empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
-        read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
+        read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
@@ -6580,8 +6587,8 @@ class decode_split {
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
-      careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
-      if (careful_[kv])
+      careful(kv) = softmax.hides() && !finite(kv, begin, hull);
+      if (careful(kv))
         add_visible_values(kv, begin, softmax);
       else
         shrink(kv, softmax.shrink());
@@ -6594,11 +6601,11 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful_[kv]) add_values(kv, begin, {j, next}, ahead);
+        if (!careful(kv)) add_values(kv, begin, {j, next}, ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv)
-      if (!careful_[kv]) add_tile_sums(kv);
+      if (!careful(kv)) add_tile_sums(kv);
   }
 
   /// The first rows read a few keys from memory, the others read them again from the cache.
@@ -6652,15 +6659,15 @@ class decode_split {
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
-  Index split_;
+  Index split_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
-  A* queries_;    // [key heads, rows, head_dim]
-  A* scores_;     // [key heads, rows, tile]
-  A* tile_sums_;  // [key heads, rows, value_dim]
+  A* queries_;    // [heads, rows, head_dim]
+  A* scores_;     // [heads, rows, tile]
+  A* tile_sums_;  // [heads, rows, value_dim]
   row_buffers<T> buffers_;
   key_set* visible_;  // [tokens]
-  char* careful_;     // [key heads]: whether values are added key by key in this tile
+  char* careful_;     // [heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.
@@ -6698,10 +6705,11 @@ void merge_splits(const attention_call<T, Turn, C>& call, Index b,
 #include <utility>  // std::pair, std::swap
 
 
-/// Attention of many queries. A block of queries of one key head (every query head of its group, consecutive
-/// tokens) is packed into strips once. Each tile of keys and values is packed once per block, rotated on the
-/// way, and serves every strip. What a strip keeps between tiles is its softmax and its weighted sums, so
-/// nothing of size tokens x tokens exists, and memory does not depend on the number of tokens at all.
+/// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
+/// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
+/// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
+/// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
+/// tokens at all.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6759,7 +6767,12 @@ struct prefill_scratch {
   }
 };
 
-/// One block: query tokens [first, first + tokens) of row b, of the query heads of key head kv.
+/// Query tokens [first_token, first_token + tokens) of row b, of the query heads from first_head on, which key
+/// head kv serves.
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+};
+
 template <class T, class Turn, class C>
 class prefill_block {
   using A = arithmetic<T>;
@@ -6771,17 +6784,14 @@ class prefill_block {
   /// a hundredth of the work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
 
-  prefill_block(const call_type& call, Index b, Index kv, Index first, Index tokens)
+  prefill_block(const call_type& call, const query_block& block)
       : call_(call),
-        b_(b),
-        kv_(kv),
-        first_(first),
-        tokens_(tokens),
+        block_(block),
         factors_(call.rules),
-        m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
+        m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
 
   void run() {
-    const block_keys keys(call_.rules, b_, first_, tokens_, m_.visible);
+    const block_keys keys(call_.rules, block_.b, block_.first_token, block_.tokens, m_.visible);
     pack_queries();
     Index run = keys.begin() / run_of_keys;
     keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
@@ -6826,25 +6836,23 @@ class prefill_block {
   }
 
   strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = tokens_ * call_.group();
-    return {b_,
-            first_,
-            kv_ * call_.group(),
-            call_.group(),
-            first_row,
-            (std::min)(Index{shape::rows}, all - first_row)};
+    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
+    return {block_.b,     block_.first_token, block_.first_head,
+            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
   }
 
   void pack_queries() {
-    const Index group = call_.group(), rows = tokens_ * group;
-    for (Index t = 0; t < tokens_; ++t)
+    const Index heads = block_.heads, rows = block_.tokens * heads;
+    for (Index t = 0; t < block_.tokens; ++t)
       if (!m_.visible[t].empty())
-        read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
-          const Index row = t * group + g;
-          return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
-        });
+        read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
+                     static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
+                       const Index row = t * heads + g;
+                       return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows,
+                                        Index{shape::rows});
+                     });
       else
-        for (Index row = t * group; row < (t + 1) * group; ++row) clear_query(row);
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) clear_query(row);
     for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
     std::fill(m_.sums, m_.state.maximum, A(0));
     for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
@@ -6861,11 +6869,11 @@ class prefill_block {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys =
-          read_keys<loadable<typename call_type::turned>>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto keys = read_keys<loadable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
+                                                                        here, m_.buffers);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
                       m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<loadable<C>>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto values = read_values<loadable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
                  shape::tile * shape::width);
@@ -6922,15 +6930,16 @@ class prefill_block {
     const softmax_rows<A> state = m_.strip_state(s);
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(b_, rows.token_of(r), rows.head_of(r));
+      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
       for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
         write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
-      write_log_sum_exp(call_.rules, b_, rows.token_of(r), rows.head_of(r), state.maximum[r], state.sum[r]);
+      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
+                        state.sum[r]);
     }
   }
 
   const call_type& call_;
-  Index b_, kv_, first_, tokens_;
+  query_block block_;
   score_factors factors_;
   prefill_scratch<T> m_;
   bool has_total_ = false;
@@ -6942,8 +6951,8 @@ class prefill_block {
 
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_KERNEL_HPP
 
-/// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
-/// the number of threads.
+/// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
+/// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -6952,29 +6961,55 @@ namespace detail {
 // The two functions that hold the kernels are not inline and know no threads, so that programs can have them
 // compiled once (`extern template`).
 template <class T, class Turn, class C>
-void attend_block(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first, Index tokens) {
-  prefill_block<T, Turn, C>(call, b, kv, first, tokens).run();
+void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+  prefill_block<T, Turn, C>(call, block).run();
 }
 
 template <class T, class Turn, class C>
-void attend_split(const attention_call<T, Turn, C>& call, Index b,
-                  const decode_results<arithmetic<T>>& results, Index split) {
-  decode_split<T, Turn, C>(call, b, results, split).run();
+void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+                  const key_split& part) {
+  decode_split<T, Turn, C>(call, results, part).run();
+}
+
+/// Tasks that a call should have for every thread, so that one that ends late holds nobody up.
+inline constexpr Index tasks_per_thread = 4;
+
+/// A size, at most `all`, of at most `pieces` equal pieces of `all`, but for a smaller last one.
+inline Index piece_of(Index all, Index pieces) {
+  return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
+}
+
+/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees: a hundredth
+/// of its work with 512 rows and a twentieth with 96, so smaller ones are made only for threads that would
+/// have none.
+inline Index rows_of_block(Index all, Index available, Index strip) {
+  return available <= 1 ? all
+                        : (std::max)({all / (tasks_per_thread * available),
+                                      (std::min)(Index{96}, all / available), strip});
 }
 
 template <class T, class Turn, class C, class Threads>
 void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn, C>::tokens_of(call.group()));
-  const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
-  const Index tasks = call.q.batch * heads * blocks;
+  const Index group = call.group(), pairs = call.q.batch * call.k.heads;
+  const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
+                                   panel_shape<arithmetic<T>>::rows);
+  const Index block = (std::min)(
+      {call.q.tokens, prefill_block<T, Turn, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
+  const Index heads = piece_of(group, group / rows);
+  const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+  parallel_tasks(threads, pairs * parts * blocks, block * heads * keys * (call.k.head_dim + call.v.head_dim),
                  [&](Index task) {
                    // The last tokens of a sequence see the most keys: they come first, and the short tasks
                    // fill the gaps.
-                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
-                   const Index b = task / heads % call.q.batch, kv = task % heads;
-                   attend_block(call, b, kv, first, (std::min)(block, call.q.tokens - first));
+                   const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
+                               kv = task / parts % call.k.heads;
+                   attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
+                                       .kv = kv,
+                                       .first_head = kv * group + part * heads,
+                                       .heads = (std::min)(heads, group - part * heads),
+                                       .first_token = first,
+                                       .tokens = (std::min)(block, call.q.tokens - first)});
                  });
 }
 
@@ -6992,11 +7027,20 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
     A* maximum = sums + splits * rows * channels;
     return results{rows, channels, sums, {maximum, maximum + splits * rows}};
   };
-  const Index keys = (std::min)(results::split, call.k.tokens);
-  parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
-    const Index b = task / splits;
-    attend_split(call, b, results_of(b), task % splits);
-  });
+  const Index keys = (std::min)(results::split, call.k.tokens), of_rows = call.q.batch * splits;
+  const Index available = available_threads(threads),
+              wanted = available <= 1 ? 1 : tasks_per_thread * available;
+  const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
+              parts = (call.k.heads + heads - 1) / heads;
+  parallel_tasks(threads, of_rows * parts, rows / parts * keys * (call.k.head_dim + channels),
+                 [&](Index task) {
+                   const Index part = task % parts, b = task / parts / splits;
+                   attend_split(call, results_of(b),
+                                {.b = b,
+                                 .split = task / parts % splits,
+                                 .first_head = part * heads,
+                                 .heads = (std::min)(heads, call.k.heads - part * heads)});
+                 });
   for (Index b = 0; b < call.q.batch; ++b)
     for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
 }
@@ -9219,8 +9263,8 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
         const bool blind = call.rules.blind(b, i);
         if (!blind)
-          read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
-                       [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
+                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
         // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {

@@ -29,10 +29,9 @@
 #define ROPE_TEST_ROTATION(layout, inverse, T, S, positions) \
   ROPE_TEST_EXTERN template void rotation<layout, inverse, T, S, positions>::run(Index, Index) const;
 #define ROPE_TEST_ATTENTION(T, turn, C)                                                               \
-  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, Index, Index, Index, \
-                                              Index);                                                 \
-  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&, Index,               \
-                                              const decode_results<arithmetic<T>>&, Index);
+  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&); \
+  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                      \
+                                              const decode_results<arithmetic<T>>&, const key_split&);
 #define ROPE_TEST_GRADIENT(T)                                                                        \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \

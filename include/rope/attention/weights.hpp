@@ -85,8 +85,8 @@ void write_weights(const attention_call<T, Turn>& call, std::span<arithmetic<T>>
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
         const bool blind = call.rules.blind(b, i);
         if (!blind)
-          read_queries(call, b, kv, i, static_cast<A>(call.rules.scale()), buffers,
-                       [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
+          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
+                       buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
         // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !blind; j += block) {

@@ -13,8 +13,8 @@
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
-/// Cuts a call of attention into tasks. The cut depends on the shapes alone, so the result does not depend on
-/// the number of threads.
+/// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
+/// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -23,29 +23,55 @@ namespace detail {
 // The two functions that hold the kernels are not inline and know no threads, so that programs can have them
 // compiled once (`extern template`).
 template <class T, class Turn, class C>
-void attend_block(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first, Index tokens) {
-  prefill_block<T, Turn, C>(call, b, kv, first, tokens).run();
+void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+  prefill_block<T, Turn, C>(call, block).run();
 }
 
 template <class T, class Turn, class C>
-void attend_split(const attention_call<T, Turn, C>& call, Index b,
-                  const decode_results<arithmetic<T>>& results, Index split) {
-  decode_split<T, Turn, C>(call, b, results, split).run();
+void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+                  const key_split& part) {
+  decode_split<T, Turn, C>(call, results, part).run();
+}
+
+/// Tasks that a call should have for every thread, so that one that ends late holds nobody up.
+inline constexpr Index tasks_per_thread = 4;
+
+/// A size, at most `all`, of at most `pieces` equal pieces of `all`, but for a smaller last one.
+inline Index piece_of(Index all, Index pieces) {
+  return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
+}
+
+/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees: a hundredth
+/// of its work with 512 rows and a twentieth with 96, so smaller ones are made only for threads that would
+/// have none.
+inline Index rows_of_block(Index all, Index available, Index strip) {
+  return available <= 1 ? all
+                        : (std::max)({all / (tasks_per_thread * available),
+                                      (std::min)(Index{96}, all / available), strip});
 }
 
 template <class T, class Turn, class C, class Threads>
 void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  const Index block = (std::min)(call.q.tokens, prefill_block<T, Turn, C>::tokens_of(call.group()));
-  const Index blocks = (call.q.tokens + block - 1) / block, heads = call.k.heads;
-  const Index tasks = call.q.batch * heads * blocks;
+  const Index group = call.group(), pairs = call.q.batch * call.k.heads;
+  const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
+                                   panel_shape<arithmetic<T>>::rows);
+  const Index block = (std::min)(
+      {call.q.tokens, prefill_block<T, Turn, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
+  const Index heads = piece_of(group, group / rows);
+  const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
-  parallel_tasks(threads, tasks, block * call.group() * keys * (call.k.head_dim + call.v.head_dim),
+  parallel_tasks(threads, pairs * parts * blocks, block * heads * keys * (call.k.head_dim + call.v.head_dim),
                  [&](Index task) {
                    // The last tokens of a sequence see the most keys: they come first, and the short tasks
                    // fill the gaps.
-                   const Index first = (blocks - 1 - task / (call.q.batch * heads)) * block;
-                   const Index b = task / heads % call.q.batch, kv = task % heads;
-                   attend_block(call, b, kv, first, (std::min)(block, call.q.tokens - first));
+                   const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
+                               kv = task / parts % call.k.heads;
+                   attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
+                                       .kv = kv,
+                                       .first_head = kv * group + part * heads,
+                                       .heads = (std::min)(heads, group - part * heads),
+                                       .first_token = first,
+                                       .tokens = (std::min)(block, call.q.tokens - first)});
                  });
 }
 
@@ -63,11 +89,20 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
     A* maximum = sums + splits * rows * channels;
     return results{rows, channels, sums, {maximum, maximum + splits * rows}};
   };
-  const Index keys = (std::min)(results::split, call.k.tokens);
-  parallel_tasks(threads, call.q.batch * splits, rows * keys * (call.k.head_dim + channels), [&](Index task) {
-    const Index b = task / splits;
-    attend_split(call, b, results_of(b), task % splits);
-  });
+  const Index keys = (std::min)(results::split, call.k.tokens), of_rows = call.q.batch * splits;
+  const Index available = available_threads(threads),
+              wanted = available <= 1 ? 1 : tasks_per_thread * available;
+  const Index heads = piece_of(call.k.heads, (std::min)(call.k.heads, (wanted + of_rows - 1) / of_rows)),
+              parts = (call.k.heads + heads - 1) / heads;
+  parallel_tasks(threads, of_rows * parts, rows / parts * keys * (call.k.head_dim + channels),
+                 [&](Index task) {
+                   const Index part = task % parts, b = task / parts / splits;
+                   attend_split(call, results_of(b),
+                                {.b = b,
+                                 .split = task / parts % splits,
+                                 .first_head = part * heads,
+                                 .heads = (std::min)(heads, call.k.heads - part * heads)});
+                 });
   for (Index b = 0; b < call.q.batch; ++b)
     for (Index row = 0; row < rows; ++row) merge_splits(call, b, results_of(b), splits, row);
 }

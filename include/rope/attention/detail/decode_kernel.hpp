@@ -47,7 +47,11 @@ struct decode_results {
   }
 };
 
-/// One split of the keys of row b, for every query.
+/// Split `split` of the keys of row b, for the queries of key heads [first_head, first_head + heads).
+struct key_split {
+  Index b, split, first_head, heads;
+};
+
 template <class T, class Turn, class C>
 class decode_split {
   using A = arithmetic<T>;
@@ -57,14 +61,16 @@ class decode_split {
   using value_type = loadable<C>;
 
  public:
-  decode_split(const call_type& call, Index b, const decode_results<A>& results, Index split)
+  decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
       : call_(call),
-        b_(b),
+        b_(part.b),
         results_(results),
-        split_(split),
+        split_(part.split),
+        first_head_(part.first_head),
+        heads_(part.heads),
         factors_(call.rules),
         rows_(call.q.tokens * call.group()),
-        turn_((std::min)(turn_of(call), call.k.run_from(0))) {
+        turn_((std::min)(tokens_of_turn(), call.k.run_from(0))) {
     struct decode_numbers {};
     struct decode_turned {};
     struct decode_keys {};
@@ -72,44 +78,44 @@ class decode_split {
     const Index widest = (std::max)(call.k.head_dim, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, call.group()) * widest;
     queries_ = workspace<decode_numbers, A>(
-        rows_ * call.k.heads * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
-    scores_ = queries_ + rows_ * call.k.heads * call.q.head_dim;
-    tile_sums_ = scores_ + rows_ * call.k.heads * shape::tile;
-    buffers_.wide = tile_sums_ + rows_ * call.k.heads * call.v.head_dim;
+        rows_ * heads_ * (call.q.head_dim + shape::tile + call.v.head_dim) + copied);
+    scores_ = queries_ + rows_ * heads_ * call.q.head_dim;
+    tile_sums_ = scores_ + rows_ * heads_ * shape::tile;
+    buffers_.wide = tile_sums_ + rows_ * heads_ * call.v.head_dim;
     buffers_.turned = workspace<decode_turned, T>(copied);
     visible_ = workspace<decode_keys, key_set>(call.q.tokens);
-    careful_ = workspace<decode_care, char>(call.k.heads);
+    careful_ = workspace<decode_care, char>(heads_);
   }
 
   void run() {
     const block_keys keys(call_.rules, b_, 0, call_.q.tokens, visible_);
     const Index begin = (std::max)(keys.begin() / shape::tile * shape::tile, split_ * results_.split),
                 end = (std::min)(keys.end(), (split_ + 1) * results_.split);
-    const Index heads = call_.k.heads;
-    for (Index kv = 0; kv < heads; ++kv) start(kv);
+    const Index last_head = first_head_ + heads_;
+    for (Index kv = first_head_; kv < last_head; ++kv) start(kv);
     if (begin >= end) return;
-    for (Index kv = 0; kv < heads; ++kv) load_queries(kv);
+    for (Index kv = first_head_; kv < last_head; ++kv) load_queries(kv);
     // In the order of memory: the tokens of a head are neighbours, or the heads of a token are. Then all
     // heads take turns, a few tokens each.
-    const Index at_once = heads_at_once(call_);
-    for (Index kv = 0; kv < heads; kv += at_once)
+    const Index at_once = heads_at_once();
+    for (Index kv = first_head_; kv < last_head; kv += at_once)
       for (Index tile = begin; tile < end; tile += shape::tile) {
-        const bool last_tile = tile + shape::tile >= end, last_head = kv + at_once >= heads;
+        const bool last_tile = tile + shape::tile >= end, last = kv + at_once >= last_head;
         const key_place after =
-            last_tile ? key_place{last_head ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
+            last_tile ? key_place{last ? kv : kv + at_once, begin} : key_place{kv, tile + shape::tile};
         attend_tile(kv, at_once, tile, (std::min)(shape::tile, end - tile), after);
       }
   }
 
  private:
-  static Index heads_at_once(const call_type& call) {
-    return call.k.heads == 1 || call.k.head_stride > call.k.token_stride ? 1 : call.k.heads;
+  Index heads_at_once() const {
+    return heads_ == 1 || call_.k.head_stride > call_.k.token_stride ? 1 : heads_;
   }
 
   /// Tokens of a turn. Two turns of all heads fit a core's own cache: the present one and the next one, which
   /// is on its way.
-  static Index turn_of(const call_type& call) {
-    const Index token = heads_at_once(call) * (std::max)(call.k.head_dim, call.v.head_dim) * Index(sizeof(C));
+  Index tokens_of_turn() const {
+    const Index token = heads_at_once() * (std::max)(call_.k.head_dim, call_.v.head_dim) * Index(sizeof(C));
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
@@ -119,7 +125,7 @@ class decode_split {
 
   /// The memory of tokens from `token` on of the heads that take turns with head `kv`.
   stream_ahead ahead_from(const token_source<C>& x, Index kv, Index token) const {
-    const Index heads = heads_at_once(call_);
+    const Index heads = heads_at_once();
     return {x.at(b_, token, kv), (heads - 1) * x.head_stride + x.head_dim, x.token_stride, turn_ / 4 * 3};
   }
 
@@ -129,9 +135,10 @@ class decode_split {
   }
 
   strip_rows rows_of(Index kv) const { return {b_, 0, kv * call_.group(), call_.group(), 0, rows_}; }
-  A* scores_of(Index kv) const { return scores_ + kv * rows_ * shape::tile; }
-  A* queries_of(Index kv) const { return queries_ + kv * rows_ * call_.q.head_dim; }
-  A* tile_sums_of(Index kv) const { return tile_sums_ + kv * rows_ * call_.v.head_dim; }
+  A* scores_of(Index kv) const { return scores_ + (kv - first_head_) * rows_ * shape::tile; }
+  A* queries_of(Index kv) const { return queries_ + (kv - first_head_) * rows_ * call_.q.head_dim; }
+  A* tile_sums_of(Index kv) const { return tile_sums_ + (kv - first_head_) * rows_ * call_.v.head_dim; }
+  char& careful(Index kv) { return careful_[kv - first_head_]; }
   A* sums_of(Index kv) const { return results_.sums_of(split_, kv * rows_); }
   softmax_rows<A> state_of(Index kv) const { return results_.state_of(split_, kv * rows_); }
 
@@ -149,7 +156,7 @@ class decode_split {
       if (visible_[t].empty())
         std::fill_n(queries_of(kv) + t * group * depth, group * depth, A(0));
       else
-        read_queries(call_, b_, kv, t, static_cast<A>(factors_.query), buffers_,
+        read_queries(call_, b_, t, kv * group, group, static_cast<A>(factors_.query), buffers_,
                      [&](Index g) { return std::pair(queries_of(kv) + (t * group + g) * depth, Index{1}); });
   }
 
@@ -171,8 +178,8 @@ class decode_split {
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
-      careful_[kv] = softmax.hides() && !finite(kv, begin, hull);
-      if (careful_[kv])
+      careful(kv) = softmax.hides() && !finite(kv, begin, hull);
+      if (careful(kv))
         add_visible_values(kv, begin, softmax);
       else
         shrink(kv, softmax.shrink());
@@ -185,11 +192,11 @@ class decode_split {
       stream_ahead ahead = ahead_from(x, place.kv, place.token);
       for (Index kv = head; kv < head + heads; ++kv) {
         ahead.continues_with(x.at(b_, place.token, place.kv + kv - head));
-        if (!careful_[kv]) add_values(kv, begin, {j, next}, ahead);
+        if (!careful(kv)) add_values(kv, begin, {j, next}, ahead);
       }
     }
     for (Index kv = head; kv < head + heads; ++kv)
-      if (!careful_[kv]) add_tile_sums(kv);
+      if (!careful(kv)) add_tile_sums(kv);
   }
 
   /// The first rows read a few keys from memory, the others read them again from the cache.
@@ -243,15 +250,15 @@ class decode_split {
   const call_type& call_;
   Index b_;
   decode_results<A> results_;
-  Index split_;
+  Index split_, first_head_, heads_;
   score_factors factors_;
   Index rows_, turn_;
-  A* queries_;    // [key heads, rows, head_dim]
-  A* scores_;     // [key heads, rows, tile]
-  A* tile_sums_;  // [key heads, rows, value_dim]
+  A* queries_;    // [heads, rows, head_dim]
+  A* scores_;     // [heads, rows, tile]
+  A* tile_sums_;  // [heads, rows, value_dim]
   row_buffers<T> buffers_;
   key_set* visible_;  // [tokens]
-  char* careful_;     // [key heads]: whether values are added key by key in this tile
+  char* careful_;     // [heads]: whether values are added key by key in this tile
 };
 
 /// Adds up the splits of one query and writes its output.

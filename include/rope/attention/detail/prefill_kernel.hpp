@@ -20,10 +20,11 @@
 #include <rope/base/workspace.hpp>
 #include <rope/config.hpp>
 
-/// Attention of many queries. A block of queries of one key head (every query head of its group, consecutive
-/// tokens) is packed into strips once. Each tile of keys and values is packed once per block, rotated on the
-/// way, and serves every strip. What a strip keeps between tiles is its softmax and its weighted sums, so
-/// nothing of size tokens x tokens exists, and memory does not depend on the number of tokens at all.
+/// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
+/// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
+/// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
+/// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
+/// tokens at all.
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -81,7 +82,12 @@ struct prefill_scratch {
   }
 };
 
-/// One block: query tokens [first, first + tokens) of row b, of the query heads of key head kv.
+/// Query tokens [first_token, first_token + tokens) of row b, of the query heads from first_head on, which key
+/// head kv serves.
+struct query_block {
+  Index b, kv, first_head, heads, first_token, tokens;
+};
+
 template <class T, class Turn, class C>
 class prefill_block {
   using A = arithmetic<T>;
@@ -93,17 +99,14 @@ class prefill_block {
   /// a hundredth of the work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
 
-  prefill_block(const call_type& call, Index b, Index kv, Index first, Index tokens)
+  prefill_block(const call_type& call, const query_block& block)
       : call_(call),
-        b_(b),
-        kv_(kv),
-        first_(first),
-        tokens_(tokens),
+        block_(block),
         factors_(call.rules),
-        m_(tokens, call.group(), call.k.head_dim, call.v.head_dim) {}
+        m_(block.tokens, block.heads, call.k.head_dim, call.v.head_dim) {}
 
   void run() {
-    const block_keys keys(call_.rules, b_, first_, tokens_, m_.visible);
+    const block_keys keys(call_.rules, block_.b, block_.first_token, block_.tokens, m_.visible);
     pack_queries();
     Index run = keys.begin() / run_of_keys;
     keys.for_each_tile(shape::tile, [&](Index begin, Index count) {
@@ -148,25 +151,23 @@ class prefill_block {
   }
 
   strip_rows rows_of(Index s) const {
-    const Index first_row = s * shape::rows, all = tokens_ * call_.group();
-    return {b_,
-            first_,
-            kv_ * call_.group(),
-            call_.group(),
-            first_row,
-            (std::min)(Index{shape::rows}, all - first_row)};
+    const Index first_row = s * shape::rows, all = block_.tokens * block_.heads;
+    return {block_.b,     block_.first_token, block_.first_head,
+            block_.heads, first_row,          (std::min)(Index{shape::rows}, all - first_row)};
   }
 
   void pack_queries() {
-    const Index group = call_.group(), rows = tokens_ * group;
-    for (Index t = 0; t < tokens_; ++t)
+    const Index heads = block_.heads, rows = block_.tokens * heads;
+    for (Index t = 0; t < block_.tokens; ++t)
       if (!m_.visible[t].empty())
-        read_queries(call_, b_, kv_, first_ + t, static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
-          const Index row = t * group + g;
-          return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows, Index{shape::rows});
-        });
+        read_queries(call_, block_.b, block_.first_token + t, block_.first_head, heads,
+                     static_cast<A>(factors_.query), m_.buffers, [&](Index g) {
+                       const Index row = t * heads + g;
+                       return std::pair(m_.strip_queries(row / shape::rows) + row % shape::rows,
+                                        Index{shape::rows});
+                     });
       else
-        for (Index row = t * group; row < (t + 1) * group; ++row) clear_query(row);
+        for (Index row = t * heads; row < (t + 1) * heads; ++row) clear_query(row);
     for (Index row = rows; row < m_.strips * shape::rows; ++row) clear_query(row);
     std::fill(m_.sums, m_.state.maximum, A(0));
     for (Index s = 0; s < m_.strips; ++s) begin_softmax(call_.rules, rows_of(s), m_.strip_state(s));
@@ -183,11 +184,11 @@ class prefill_block {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys =
-          read_keys<loadable<typename call_type::turned>>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto keys = read_keys<loadable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
+                                                                        here, m_.buffers);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
                       m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<loadable<C>>(call_, b_, kv_, begin + n, here, m_.buffers);
+      const auto values = read_values<loadable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
                  shape::tile * shape::width);
@@ -244,15 +245,16 @@ class prefill_block {
     const softmax_rows<A> state = m_.strip_state(s);
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
-      T* out = call_.out.at(b_, rows.token_of(r), rows.head_of(r));
+      T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
       for (Index c = 0; c < m_.value_dim; c += shape::width, sums += shape::rows * shape::width)
         write_channels(call_.rules, sums, state.sum[r], (std::min)(shape::width, m_.value_dim - c), out + c);
-      write_log_sum_exp(call_.rules, b_, rows.token_of(r), rows.head_of(r), state.maximum[r], state.sum[r]);
+      write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
+                        state.sum[r]);
     }
   }
 
   const call_type& call_;
-  Index b_, kv_, first_, tokens_;
+  query_block block_;
   score_factors factors_;
   prefill_scratch<T> m_;
   bool has_total_ = false;

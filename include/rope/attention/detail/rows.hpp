@@ -147,21 +147,21 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, 
                           buffers.wide);
 }
 
-/// The query heads of key head `kv` of token i, times `factor`: channel d of head g goes to to[d * step] for
-/// {to, step} = place(g).
+/// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to
+/// to[d * step] for {to, step} = place(g).
 template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index kv, Index i, arithmetic<T> factor,
-                  const row_buffers<T>& buffers, const auto& place) {
-  const Index group = call.group(), depth = call.q.head_dim;
-  const T* rows = call.q.at(b, i, kv * group);
+void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
+  const Index depth = call.q.head_dim;
+  const T* rows = call.q.at(b, i, head);
   Index stride = call.q.head_stride;
   if constexpr (Turn::rotates) {
-    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, kv * group, group, call.turn.tables.queries(),
+    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
                                        query_positions_from{&call.rules, b, i}, buffers.turned);
     rows = buffers.turned;
     stride = depth;
   }
-  for (Index g = 0; g < group; ++g) {
+  for (Index g = 0; g < heads; ++g) {
     const auto [to, step] = place(g);
     const T* row = rows + g * stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;

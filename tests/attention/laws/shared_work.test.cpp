@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// Work is cut finer where there are threads to spare: between key heads, and between query heads that share
+// one. No cut changes a bit of outputs or log-sum-exp, and a call with enough work is never left to one thread.
+#include <rope/attention/attention.hpp>
+
+#include <rope/rope.hpp>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/heads.hpp"
+#include "support/own_threads.hpp"
+#include "support/random.hpp"
+
+using namespace rope;
+
+namespace {
+
+struct shape {
+  const char* name;
+  Index batch, queries, heads, kv_heads, keys, head_dim, value_dim;
+};
+
+constexpr shape shapes[] = {
+    {"one query, many key heads", 1, 1, 32, 8, 1000, 64, 64},
+    {"one query, key heads that no number of pieces divides", 1, 1, 14, 7, 1100, 40, 24},
+    {"one query of one key head, of few query heads", 1, 1, 12, 1, 5000, 64, 64},
+    {"one query of one key head, of many query heads", 1, 1, 128, 1, 700, 72, 64},
+    {"two rows of many query heads", 2, 1, 50, 1, 1300, 48, 33},
+    {"a few queries", 1, 16, 8, 8, 900, 64, 64},
+    {"a few queries of few key heads", 2, 7, 24, 2, 600, 32, 32},
+    {"a prompt of one head", 1, 300, 1, 1, 400, 64, 64},
+};
+
+template <class T>
+struct results {
+  std::vector<T> out;
+  std::vector<double> sums;
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("every cut of attention between threads gives the same bits", "[attention]", float, double,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  testing::random numbers(testing::seed());
+  for (const shape& s : shapes) {
+    CAPTURE(s.name);
+    std::vector<T> q = testing::random_channels<T>(numbers, s.batch * s.queries * s.heads * s.head_dim, -2,
+                                                   1),
+                   k = testing::random_channels<T>(numbers, s.batch * s.keys * s.kv_heads * s.head_dim, -2,
+                                                   1),
+                   v = testing::random_channels<T>(numbers, s.batch * s.keys * s.kv_heads * s.value_dim, -2,
+                                                   1);
+    const frequency_table<float> table(frequencies(s.head_dim / 8 * 8), s.keys);
+    const std::vector<float> bias = testing::random_channels<float>(numbers, s.heads * s.keys, -2, 1);
+    std::vector<Index> counts(static_cast<std::size_t>(s.batch), s.keys);
+    counts.back() -= 3;
+    for (const bool heads_first : {false, true}) {
+      const auto view = [&](std::vector<T>& x, Index tokens, Index heads, Index channels) {
+        return heads_first ? bhsd(x.data(), s.batch, heads, tokens, channels)
+                           : bshd(x.data(), s.batch, tokens, heads, channels);
+      };
+      const auto attend = [&](bool rotated, const auto& threads) {
+        const auto rows = static_cast<std::size_t>(s.batch * s.queries * s.heads);
+        results<T> r = {std::vector<T>(rows * static_cast<std::size_t>(s.value_dim)),
+                        std::vector<double>(rows)};
+        attention_options options = {.window = 800, .key_counts = counts, .log_sum_exp = r.sums};
+        options.bias = score_matrix(bias.data(), 1, s.heads, 1, s.keys);
+        const auto a = view(q, s.queries, s.heads, s.head_dim), b = view(k, s.keys, s.kv_heads, s.head_dim),
+                   c = view(v, s.keys, s.kv_heads, s.value_dim);
+        const auto out = view(r.out, s.queries, s.heads, s.value_dim);
+        if (rotated)
+          attention<half_split>(a, b, c, out, table, options, threads);
+        else
+          attention(a, b, c, out, options, threads);
+        return r;
+      };
+      for (const bool rotated : {false, true}) {
+        const results<T> alone = attend(rotated, this_thread{});
+        for (const Index count : {2, 3, 16}) {
+          CAPTURE(heads_first, rotated, count);
+          const testing::own_threads threads(count);
+          const results<T> shared = attend(rotated, threads);
+          CHECK(threads.runs() == 1);
+          CHECK(testing::same_bits(shared.out, alone.out));
+          CHECK(shared.sums == alone.sums);
+        }
+      }
+    }
+  }
+}
