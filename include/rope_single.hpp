@@ -15589,6 +15589,67 @@ struct clipped_scaling {
 
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
+#define ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
+
+#include <cstddef>
+#include <vector>
+
+
+/// The axes of openPangu's vision models.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Every axis has its pairs spread over the whole schedule, and time the slowest pair too. Pair by pair, of
+/// the axes that have pairs left, without that of the pair before unless it is the only one, the one with the
+/// smallest share placed of its own comes next, the first of several:
+///
+///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
+///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
+///
+/// Three sections are (time, height, width), whose last pair is that of time; two are (height, width).
+///
+///     const axis_assignment axes = spread_sections({24, 20, 20});
+///
+/// Throws:  std::invalid_argument unless there are two or three sections, none negative, and of three the
+///          first at least 1
+/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
+inline axis_assignment spread_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("spread_sections", sections);
+  const std::size_t axes = sections.size();
+  const bool time_ends = axes == 3;
+  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
+    ROPE_THROW(std::invalid_argument,
+               detail::message("spread_sections: sections must be (time, height, width), time at least 1, or "
+                               "(height, width), got ",
+                               axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0}));
+  axis_assignment assignment{{}, static_cast<Index>(axes)};
+  std::vector<Index> all = sections, placed(axes, 0);
+  if (time_ends) --all[0];
+  std::size_t last = axes;  // none
+  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
+  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
+    std::size_t next = axes;
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      if (!left(axis) || axis == last) continue;
+      // placed / all of both, as products
+      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+    }
+    if (next == axes) next = last;
+    ++placed[next];
+    assignment.axis_of_pair.push_back(static_cast<Index>(next));
+    last = next;
+  }
+  if (time_ends) assignment.axis_of_pair.push_back(0);
+  return assignment;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_FREQUENCIES_SPREAD_SECTIONS_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
 

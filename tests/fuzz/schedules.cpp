@@ -391,11 +391,12 @@ void run_any(bytes& b) {
           sum += std::clamp<Index>(pairs, 0, 1 << 16);
         }
         const frequencies schedule(b.one_in(4) ? dim : 2 * sum, b.one_in(4) ? b.real() : 1e4);
-        const long kind = b.up_to(3);
+        const long kind = b.up_to(4);
         return holds(rope::on_axes(
             schedule, kind == 0   ? rope::contiguous_sections(given)
                       : kind == 1 ? rope::interleaved_sections(given)
                       : kind == 2 ? rope::ggml_interleaved_sections(given)
+                      : kind == 3 ? rope::spread_sections(given)
                                   : rope::height_width_then_time(given.empty() ? 0 : given[0], sum)));
       }
     }
