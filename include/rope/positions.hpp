@@ -8,6 +8,7 @@
 #include <rope/config.hpp>  // first: what is wrong with the compiler is said in one sentence
 
 #include <rope/positions/grid_positions.hpp>
+#include <rope/positions/hunyuan_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>

@@ -59,6 +59,7 @@ TEST_CASE("calls of the pages: positions", "[house]") {
   CHECK(*ragged.view.at(0, 1, 0) == 1);
   CHECK(grid_positions({8, 64, 32}).rows() == 8 * 64 * 32);
   CHECK(qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2)}).next == 5);
+  CHECK(hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2)}, 4).next == 9);
   CHECK(qwen2_5_omni_positions({text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}}).next == 55);
   CHECK(key_positions(self_extend{.group = 8, .window = 1024}, 10, 0, 11).size() == 11);
   CHECK(key_positions(rerope{.window = 1024}, 10, 0, 11).size() == 11);

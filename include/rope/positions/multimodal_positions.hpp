@@ -84,7 +84,7 @@ inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
 ///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
 template <class Scalar>
 struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
   Scalar next;                      // of the first token after the prompt, on all axes
 
   /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on

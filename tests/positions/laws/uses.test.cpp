@@ -67,6 +67,15 @@ TEST_CASE("the comments of prompts with sound show their use", "[positions]") {
   }
 }
 
+TEST_CASE("the comment of prompts for HunYuan VL shows its use", "[positions]") {
+  const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 2, 2, 2}));
+  ones memory(1, 11, 16);
+  const head_view<float> queries = memory.view;
+  const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
+  rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+  CHECK(prompt.next == 11);
+}
+
 TEST_CASE("the comments of prompts show their use", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   ones prompt_memory(1, 9, 16), next(1, 1, 16);

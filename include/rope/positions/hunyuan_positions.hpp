@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
+#define ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/multimodal_positions.hpp>
+
+/// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Four coordinates a token, (position, width, height, image), or the last three, as many as the model has
+/// sections. Text has its index in the prompt on all of them. An image starts over:
+///
+///     position  its index in the prompt
+///     width     column, from 0 to vision_run::width: a token that ends the row comes after each
+///     height    row, from 0
+///     image     which image of the prompt it is, from 0
+///
+/// The tokens that open and close an image count as text. Generation goes on at the index of the next token,
+/// so delta() is 0.
+///
+///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+/// \param axes  3 or 4
+///
+/// Throws:  std::invalid_argument for other axes, a negative count, or more than one frame;
+///          std::length_error
+/// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
+///          get_xdrope_input_positions of vLLM
+inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
+  if (axes != 3 && axes != 4)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("hunyuan_vl_positions: axes must be 3 or 4, got ", axes));
+  detail::tokens_of_prompt("hunyuan_vl_positions", runs);
+  std::vector<prompt_run> with_ends = runs;  // of rows
+  for (prompt_run& run : with_ends)
+    if (auto* image = std::get_if<vision_run>(&run)) {
+      if (image->frames > 1)
+        ROPE_THROW(std::invalid_argument,
+                   detail::message("hunyuan_vl_positions: an image must be one frame, got ", image->frames));
+      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
+    }
+  const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
+  prompt_positions<std::int64_t> prompt{{tokens, axes}, tokens};
+  for (Index token = 0; token < tokens; ++token) prompt.coordinates.row(token).setConstant(token);
+  Index token = 0, images = 0;
+  for (const prompt_run& run : with_ends) {
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      token += text->tokens;
+      continue;
+    }
+    const vision_run& image = *std::get_if<vision_run>(&run);
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column)
+        prompt.coordinates.row(token++).tail(3) = Eigen::Array<std::int64_t, 1, 3>(column, row, images);
+    ++images;
+  }
+  return prompt;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
