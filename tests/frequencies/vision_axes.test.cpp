@@ -176,6 +176,20 @@ TEST_CASE("bases and powers are within 2 ulp of their formulas", "[frequencies][
   }
 }
 
+// Each half of the head is a head of its own: apply_multidimensional_rope of transformers.
+TEST_CASE("Gemma 4 turns two windows", "[frequencies][vision_axes]") {
+  const frequency_table<double> table(frequencies(4, 100.0), 3);
+  std::vector<double> channels = {1, 2, 3, 4, 5, 6, 7, 8};
+  const rope::head_view<double> head = rope::bshd(channels.data(), 1, 1, 1, 8);
+  const Index row = 1, column = 2;
+  rope::rotate<half_split>(head.channels(0, 4), table, column);
+  rope::rotate<half_split>(head.channels(4, 4), table, row);
+  CHECK(agrees_with(
+      Eigen::Map<const Eigen::ArrayXd>(channels.data(), 8),
+      {-3.14403912, 1.16545583, -0.339143083, 4.31760497, -3.18878536, 5.17135766, 7.98947107, 8.55903382},
+      9));
+}
+
 TEST_CASE("a head of a vision model must be cut in four", "[frequencies][vision_axes]") {
   for (const Index head_dim : {Index{0}, Index{2}, Index{6}, Index{63}, Index{-4}}) {
     CAPTURE(head_dim);

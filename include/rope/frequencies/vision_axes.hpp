@@ -26,10 +26,17 @@
 ///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
 ///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
 ///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
+///     Gemma 4          frequencies(head_dim / 2,     half_split    two windows of the head: the first by
+///                      100)                                        columns of patches, the second by rows
 ///
 /// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
-/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head: there, rotate the two
-/// windows of channels one after the other, by tables of one axis.
+/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head, as in Gemma 4: there,
+/// rotate the two windows of channels one after the other, by tables of one axis.
+///
+///     rotate<half_split>(queries.channels(0, half), by_column);
+///     rotate<half_split>(queries.channels(half, half), by_row);
+///
+/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of Hugging Face transformers
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -2,6 +2,7 @@
 #include <rope/frequencies.hpp>
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/token_order.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 
 #include <vector>
@@ -122,6 +123,10 @@ TEST_CASE("the comments of the axes show their use", "[frequencies]") {
     CHECK(axes.axis_of_pair.size() == 64);
   }
   {
+    const axis_assignment axes = spread_sections({24, 20, 20});
+    CHECK(axes.axes == 3);
+  }
+  {
     const axis_assignment ernie = height_width_then_time(22, 20);
     const axis_assignment video_rope = height_width_then_time(24, 16);
     CHECK(ernie.axis_of_pair.size() == 64);
@@ -137,4 +142,15 @@ TEST_CASE("the comments of the axes show their use", "[frequencies]") {
   }
   const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
   CHECK(positions.rows() == side * side + 1);
+}
+
+TEST_CASE("the comment of vision models shows the two windows of Gemma 4", "[frequencies]") {
+  std::vector<float> channels(16, 1.0f);
+  const head_view<float> queries = bshd(channels.data(), 1, 2, 1, 8);
+  const Index half = 4;
+  const frequency_table by_column(frequencies(half, 100.0), 2), by_row(frequencies(half, 100.0), 2);
+  rotate<half_split>(queries.channels(0, half), by_column);
+  rotate<half_split>(queries.channels(half, half), by_row);
+  CHECK(channels[8] != 1);
+  CHECK(channels[0] == 1);
 }
