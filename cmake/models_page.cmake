@@ -100,6 +100,8 @@ foreach(record IN LISTS records)
   field(from_end "")
   field(backwards "")
   field(mrope_time_last "")
+  field(mrope_spread "")
+  field(mrope_side "")
   field(xdrope "")
   field(last_channels "")
   field(more_in_lists "")
@@ -228,6 +230,11 @@ foreach(record IN LISTS records)
   say(mrope_interleaved "axes of M-RoPE alternate")
   say(backwards "turns by minus the position, so its frequencies are negative")
   say(mrope_time_last "mrope_section is height, width and time, of which the first two alternate")
+  if(mrope_time_last)
+    list(APPEND words "without mrope_section time has freq_allocation pairs, or 20, unless rope_3d is false")
+  endif()
+  say(mrope_spread "with mrope_interleaved the pairs of every axis are spread by its share, time has the last pair too")
+  say(mrope_side "without mrope_section height and width have ${mrope_side} pairs each as far as they fit, time the others")
   say(xdrope "mrope_section may be called xdrope_section")
   say(turns_if "refused without ${turns_if}: nothing turns")
   say(own_rule "a file must have the rope dictionary")
@@ -399,7 +406,10 @@ ${refused_text}- dflash of GGUF: its layout depends on a key whose name is not k
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
 - LieRE and ComRoPE turn blocks of more than two channels by the exponential of learned matrices: their angles are weights of a
   checkpoint, not numbers of its description, and no pair of channels turns alone.
-- M-RoPE sections that do not add up to the pairs are refused; the classes of Qwen3-VL cut the last ones short, ggml differs again.
+- M-RoPE sections that do not add up to the pairs are refused, but for those that alternate in a config.json: they are cut as the
+  classes of Qwen3-VL slice them, with a warning. In a GGUF file they are refused too; `ggml_interleaved_sections` is what ggml does.
+- The rope type `yarn_log`: no public source has it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
+  m = 0.07 ln(factor) + 1.
 - The towers of vision and sound beside a language model: `vision_config` and `audio_config` are not read.
 ")
 

@@ -16233,6 +16233,7 @@ struct layer_group {
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
   bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
   std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
@@ -16428,6 +16429,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   }
   if (group.mrope_time_last)
     return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
+  if (group.mrope_spread) return on_axes(group.frequencies, spread_sections(group.mrope_sections));
   return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
                                                             : contiguous_sections(group.mrope_sections));
 }
@@ -16552,6 +16554,14 @@ std::string joined(const List& list) {
   std::string text;
   for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
   return text;
+}
+
+/// How the axes of M-RoPE share the pairs.
+inline const char* order_of_axes(const layer_group& group) {
+  return group.mrope_spread        ? "spread by their shares, the first axis last"
+         : group.mrope_time_last   ? "time last, the others alternating"
+         : group.mrope_interleaved ? "alternating"
+                                   : "in blocks";
 }
 
 /// Collects the differences of one group, each with both numbers.
@@ -16869,10 +16879,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   text += line("score scale", digits(group.scale));
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) +
-                                        (group.mrope_time_last     ? " (time last, the others alternating)"
-                                         : group.mrope_interleaved ? " (alternating)"
-                                                                   : " (in blocks)") +
+    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
                                         "; text turns as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +
@@ -16966,6 +16973,10 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
         group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
                   " and by " + detail::text_of(*y.indexer) + " in " + b.source);
+      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
+          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
+        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
+                  " and " + detail::order_of_axes(y) + " in " + b.source);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);
@@ -18627,6 +18638,8 @@ struct hugging_face_record {
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // turns by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
@@ -18880,7 +18893,8 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 
 /// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
+/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key;
+/// those of models that bring their own classes by the code of vLLM (TeleChat 3, openPangu).
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
 
@@ -18921,6 +18935,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
+      {.architecture = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "eurobert", .causal = false},
       {.architecture = "evolla", .base = 500000},
@@ -18988,6 +19003,11 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .base = 150000,
        .head_dim = 64,
        .own_rule = true},
+      {.architecture = "openpanguvl",
+       .base = 64e6,
+       .slides = not_known,
+       .slides_if_asked = true,
+       .mrope_spread = true},
       {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
@@ -19002,16 +19022,29 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
       {.architecture = "qwen2moe", .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen2vl", .base = 1e6, .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen3", .head_dim = 128, .slides = from_max_window_layers, .slides_if_asked = true},
-      {.architecture = "qwen35", .partial_rotary_factor = 0.25, .head_dim = 256, .mrope_interleaved = true},
+      {.architecture = "qwen35",
+       .partial_rotary_factor = 0.25,
+       .head_dim = 256,
+       .mrope_interleaved = true,
+       .mrope_side = 11},
       {.architecture = "qwen35moe",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
-       .mrope_interleaved = true},
+       .mrope_interleaved = true,
+       .mrope_side = 11},
       {.architecture = "qwen3moe", .slides = not_known, .slides_if_asked = true},
       {.architecture = "qwen3next", .partial_rotary_factor = 0.25, .head_dim = 256},
-      {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true},
-      {.architecture = "qwen3vl", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
-      {.architecture = "qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_interleaved = true},
+      {.architecture = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
+      {.architecture = "qwen3vl",
+       .base = 500000,
+       .head_dim = 128,
+       .mrope_interleaved = true,
+       .mrope_side = 20},
+      {.architecture = "qwen3vlmoe",
+       .base = 500000,
+       .head_dim = 128,
+       .mrope_interleaved = true,
+       .mrope_side = 20},
       {.architecture = "seedoss"},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
@@ -19021,6 +19054,7 @@ inline const hugging_face_record* hugging_face_record_of(std::string_view archit
        .scale = query_pre_attn_scalar,
        .scale_number = 256,
        .softcap = 50},
+      {.architecture = "telechat3", .base = 0},
       {.architecture = "timesfm25",
        .head_dim = 80,
        .scale = one,
@@ -19072,7 +19106,6 @@ inline std::string_view reason_to_refuse(std::string_view architecture) {
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
-      {.architecture = "telechat3", .reason = "how its rope type yarn_log scales is not known"},
   };
   for (const refused_architecture& one : refused)
     if (one.architecture == architecture) return one.reason;
@@ -19518,15 +19551,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The rope types of Hugging Face transformers, and `ntk` of vLLM.
-inline constexpr const char* rope_types[] = {"default",  "linear", "dynamic",      "yarn",
-                                             "longrope", "llama3", "proportional", "ntk"};
+/// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
+inline constexpr const char* rope_types[] = {
+    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
 
 /// Types under another name, and the present one.
 inline constexpr struct {
   const char *name, *present;
-} renamed_rope_types[] = {
-    {"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}, {"xdrope", "dynamic"}};
+} renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
+                          {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
 
 /// The present name of the type that was given.
 template <class J>
@@ -19572,8 +19605,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 }
 
 template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_magnitude,
-                     const std::string& needed) {
+yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
+                     bool unit_magnitude, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
@@ -19590,6 +19623,10 @@ yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_mag
   yarn.truncate = rope.boolean("truncate").value_or(true);
   yarn.attention_factor = rope.number("attention_factor", range::positive);
   if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
+  if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
+    if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(factor) + 1;
+    return yarn;
+  }
   yarn.mscale = rope.number("mscale", range::not_negative);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
   return yarn;
@@ -19647,8 +19684,8 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
                                                                              range::positive, needed),
                                       .length = length});
   }
-  if (type == "yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, unit_magnitude, needed);
+  if (type == "yarn" || type == "telechat3-yarn") {
+    const yarn_scaling yarn = yarn_of(config, rope, type, unit_magnitude, needed);
     if (yarn.beta_fast < yarn.beta_slow)
       rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
                                    exact_digits(yarn.beta_slow));
@@ -19690,6 +19727,127 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
 }  // namespace rope
 
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
+#define ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+
+/// The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// What classes that slice [1 : 3 height : 3] and [2 : 3 width : 3] out of the pairs make of sections that
+/// are too long or do not add up: height and width end with the pairs, and time has what they leave.
+///
+/// Source:  apply_interleaved_mrope of Hugging Face transformers
+inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
+  std::vector<Index> cut = {pairs, 0, 0};
+  for (const Index axis : {Index{1}, Index{2}}) {
+    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // of axis, axis + 3, ... below pairs
+    cut[static_cast<std::size_t>(axis)] = (std::min)(sections[static_cast<std::size_t>(axis)], most);
+    cut[0] -= cut[static_cast<std::size_t>(axis)];
+  }
+  return cut;
+}
+
+/// mrope_section under its names, as written.
+template <class J>
+std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
+                                                  const char*& key) {
+  auto sections = rope.numbers(key, range::whole);
+  if (!defaults.xdrope) return sections;
+  constexpr const char* older = "xdrope_section";
+  auto other = rope.numbers(older, range::whole);
+  if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
+  if (sections || !other) return sections;
+  key = older;
+  return other;
+}
+
+/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width half of the others each.
+///
+/// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
+template <class J>
+std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& rope, Index pairs,
+                                          model_rope& model) {
+  constexpr const char* key = "freq_allocation";
+  json_reader<J>& reader = rope.has(key) ? rope : text;
+  const auto given = reader.index(key, range::whole);
+  if (!text.boolean("rope_3d").value_or(true)) return {};
+  const Index time = given.value_or(20);
+  if (time > pairs || (pairs - time) % 2 != 0) {
+    if (!given) return {};  // the class has no rule for heads of other sizes
+    reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
+                           std::to_string(time));
+  }
+  if (!given)
+    model.warnings.push_back("mrope_section is not given; assumed " + std::to_string(time) +
+                             " pairs of time, the default of " + model.architecture);
+  return {time, (pairs - time) / 2, (pairs - time) / 2};
+}
+
+/// Sets the sections of the group and the order of their axes.
+template <class J>
+void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face_record& defaults,
+                  model_rope& model, layer_group& group) {
+  const char* key = "mrope_section";
+  auto given = given_sections(rope, defaults, key);
+  const bool alternate = rope.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+  const Index pairs = group.frequencies.pairs();
+  std::vector<Index>& sections = group.mrope_sections;
+  if (given && static_cast<Index>(given->size()) > most_sections)
+    rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
+                         std::to_string(given->size()));
+  if (given)
+    for (const double count : *given) sections.push_back(static_cast<Index>(count));
+  if (defaults.mrope_time_last && given) {
+    if (sections.size() != 3 || sections[0] != sections[1])
+      rope.refuse(key, "must be height, width and time, the first two equal, got " +
+                           std::to_string(sections.size()) + " values");
+    sections = {sections[2], sections[0], sections[1]};
+  } else if (defaults.mrope_time_last) {
+    sections = sections_of_allocation(text, rope, pairs, model);
+  }
+  if (sections.empty() && defaults.mrope_side > 0) {
+    sections = sliced_sections({0, defaults.mrope_side, defaults.mrope_side}, pairs);
+    model.warnings.push_back("mrope_section is not given; assumed [" + joined(sections) +
+                             "], the default of " + model.architecture);
+  }
+  if (sections.empty()) return;
+  group.mrope_time_last = defaults.mrope_time_last;
+  group.mrope_spread = alternate && defaults.mrope_spread;
+  group.mrope_interleaved = alternate && !defaults.mrope_spread;
+  if (group.mrope_interleaved && sections.size() == 3) {
+    const std::vector<Index> cut = sliced_sections(sections, pairs);
+    if (cut != sections)
+      model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
+                               std::to_string(pairs) +
+                               " pairs in turn; it is cut as the class slices it, to [" + joined(cut) + "]");
+    sections = cut;
+  }
+  Index left = pairs;
+  for (const Index count : sections) left -= (std::min)(count, left + 1);
+  if (left != 0)
+    rope.refuse(key, "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" +
+                         joined(sections) + "]");
+  if (group.mrope_spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
+    rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
+                         joined(sections) + "]");
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SECTIONS_HPP
 
 /// One group of layers, from a rope dictionary and the keys beside it.
 
@@ -19758,7 +19916,7 @@ class hugging_face_group_maker {
         .rule = std::move(rule.rule),
         .base = base,
         .numbers = std::move(rule.numbers)};
-    add_sections(rope, group);
+    add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
     for (const std::string& key : rope.unasked()) {
@@ -19860,41 +20018,6 @@ class hugging_face_group_maker {
     if (!broken.empty()) text_.refuse("index_head_dim", broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
-  }
-
-  void add_sections(json_reader<J>& rope, layer_group& group) {
-    const char* key = "mrope_section";
-    auto sections = rope.numbers(key, range::whole);
-    const auto alternate = rope.boolean("mrope_interleaved");
-    if (defaults_.xdrope) {
-      constexpr const char* older = "xdrope_section";
-      const auto other = rope.numbers(older, range::whole);
-      if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
-      if (!sections && other) {
-        key = older;
-        sections = other;
-      }
-    }
-    if (!sections) return;
-    if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
-                           std::to_string(sections->size()));
-    if (defaults_.mrope_time_last) {
-      if (sections->size() != 3 || !detail::equal((*sections)[0], (*sections)[1]))
-        rope.refuse(key, "must be height, width and time, the first two equal, got " +
-                             std::to_string(sections->size()) + " values");
-      sections = {(*sections)[2], (*sections)[0], (*sections)[1]};
-    }
-    double sum = 0;
-    for (const double pairs : *sections) {
-      sum += pairs;
-      group.mrope_sections.push_back(static_cast<Index>(pairs));
-    }
-    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
-    group.mrope_time_last = defaults_.mrope_time_last;
-    if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
-                           ", got " + std::to_string(static_cast<Index>(sum)));
   }
 
   static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer

@@ -34,6 +34,9 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[models][mo
   CHECK(same(rope::frequencies_on_axes(group_with({24, 20, 20}, true)),
              rope::on_axes(schedule, rope::interleaved_sections({24, 20, 20}))));
   CHECK(same(rope::frequencies_on_axes(group_with({}, false)), schedule));
+  rope::layer_group pangu = group_with({24, 20, 20}, false);
+  pangu.mrope_spread = true;
+  CHECK(same(rope::frequencies_on_axes(pangu), rope::on_axes(schedule, rope::spread_sections({24, 20, 20}))));
   // ERNIE 4.5 VL: pairs 0, 2, ... 42 by height, 1, 3, ... 43 by width, 44 to 63 by time.
   rope::layer_group ernie = group_with({20, 22, 22}, false);
   ernie.mrope_time_last = true;

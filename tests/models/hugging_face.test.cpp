@@ -748,7 +748,7 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
        {"rope_scaling.short_factor", "positive", "got 0"}},
       {longrope({{"short_factor", {1, 1, 1, 1, 1, 1, 1, "1"}}}),
        {"rope_scaling.short_factor", "must be a number"}},
-      {rope({{"mrope_section", {1, 2, 3}}}), {"rope_scaling.mrope_section", "add up", "8", "6"}},
+      {rope({{"mrope_section", {1, 2, 3}}}), {"rope_scaling.mrope_section", "add up", "8", "[1, 2, 3]"}},
       {rope({{"mrope_section", {0.5, 7.5}}}), {"rope_scaling.mrope_section", "whole number", "0.5"}},
       {rope({{"mrope_section", {2, 3, 3}}, {"mrope_interleaved", 1}}),
        {"rope_scaling.mrope_interleaved", "true or false"}},

@@ -9,6 +9,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/frequencies/spread_sections.hpp>
 #include <rope/models/model_rope.hpp>
 
 /// From what a checkpoint says about its axes to frequencies that have them.
@@ -61,6 +62,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   }
   if (group.mrope_time_last)
     return on_axes(group.frequencies, detail::sections_with_time_last(group.mrope_sections));
+  if (group.mrope_spread) return on_axes(group.frequencies, spread_sections(group.mrope_sections));
   return on_axes(group.frequencies, group.mrope_interleaved ? interleaved_sections(group.mrope_sections)
                                                             : contiguous_sections(group.mrope_sections));
 }

@@ -164,10 +164,7 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   text += line("score scale", digits(group.scale));
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) +
-                                        (group.mrope_time_last     ? " (time last, the others alternating)"
-                                         : group.mrope_interleaved ? " (alternating)"
-                                                                   : " (in blocks)") +
+    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
                                         "; text turns as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +
@@ -261,6 +258,10 @@ inline std::vector<std::string> compare_models(const model_rope& a, const model_
       if (x.indexer && y.indexer && detail::text_of(*x.indexer) != detail::text_of(*y.indexer))
         group.say("the indexer is rotated by " + detail::text_of(*x.indexer) + " in " + a.source +
                   " and by " + detail::text_of(*y.indexer) + " in " + b.source);
+      if (!x.mrope_sections.empty() && !y.mrope_sections.empty() &&
+          std::string(detail::order_of_axes(x)) != detail::order_of_axes(y))
+        group.say(std::string("the axes of M-RoPE lie ") + detail::order_of_axes(x) + " in " + a.source +
+                  " and " + detail::order_of_axes(y) + " in " + b.source);
       if (x.mrope_sections != y.mrope_sections)
         group.say("M-RoPE sections are [" + detail::joined(x.mrope_sections) + "] in " + a.source + " and [" +
                   detail::joined(y.mrope_sections) + "] in " + b.source);

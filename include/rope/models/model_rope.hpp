@@ -64,6 +64,7 @@ struct layer_group {
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
   bool mrope_interleaved = false;          // the axes alternate from pair to pair, instead of lying in blocks
   bool mrope_time_last = false;  // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  bool mrope_spread = false;     // the pairs of every axis are spread evenly, see spread_sections (openPangu)
   std::optional<indexer_rotation> indexer = {};  // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...

@@ -46,6 +46,19 @@ std::string source_of(const json& record) {
   return record.value("config", record.value("metadata", json())).dump();
 }
 
+/// The axis of every pair, a digit each; empty where there are no sections.
+std::string axes_of(const rope::layer_group& group) {
+  if (group.mrope_sections.empty()) return {};
+  const rope::frequencies f = rope::frequencies_on_axes(group);
+  std::string axes;
+  for (Index i = 0; i < f.pairs(); ++i) {
+    Index axis = 0;
+    while (axis + 1 < f.axes() && std::abs(f.inv_freq()(i, axis)) <= 0) ++axis;
+    axes += static_cast<char>('0' + axis);
+  }
+  return axes;
+}
+
 /// What the import says in place of `expect`; empty if nothing.
 std::string difference(const json& record, const json& expect) {
   const rope::model_rope model = import_of(record);
@@ -68,6 +81,7 @@ std::string difference(const json& record, const json& expect) {
   compare("softcap", full.softcap);
   compare("sections", full.mrope_sections);
   compare("time_last", full.mrope_time_last ? 1 : 0);
+  compare("axes", axes_of(full));
   compare("rule", full.rule);
   compare("group_count", model.groups.size());
   compare("sink_logits", model.sink_logits ? 1 : 0);

@@ -34,6 +34,14 @@ std::string joined(const List& list) {
   return text;
 }
 
+/// How the axes of M-RoPE share the pairs.
+inline const char* order_of_axes(const layer_group& group) {
+  return group.mrope_spread        ? "spread by their shares, the first axis last"
+         : group.mrope_time_last   ? "time last, the others alternating"
+         : group.mrope_interleaved ? "alternating"
+                                   : "in blocks";
+}
+
 /// Collects the differences of one group, each with both numbers.
 struct group_comparison {
   const model_rope &a, &b;

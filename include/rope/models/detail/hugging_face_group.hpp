@@ -15,6 +15,7 @@
 #include <rope/models/detail/hugging_face_query_scaling.hpp>
 #include <rope/models/detail/hugging_face_record.hpp>
 #include <rope/models/detail/hugging_face_schedule.hpp>
+#include <rope/models/detail/hugging_face_sections.hpp>
 #include <rope/models/detail/indexer.hpp>
 #include <rope/models/detail/json_reader.hpp>
 #include <rope/models/detail/model_bounds.hpp>
@@ -88,7 +89,7 @@ class hugging_face_group_maker {
         .rule = std::move(rule.rule),
         .base = base,
         .numbers = std::move(rule.numbers)};
-    add_sections(rope, group);
+    add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
     add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
     for (const std::string& key : rope.unasked()) {
@@ -190,41 +191,6 @@ class hugging_face_group_maker {
     if (!broken.empty()) text_.refuse("index_head_dim", broken);
     group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
-  }
-
-  void add_sections(json_reader<J>& rope, layer_group& group) {
-    const char* key = "mrope_section";
-    auto sections = rope.numbers(key, range::whole);
-    const auto alternate = rope.boolean("mrope_interleaved");
-    if (defaults_.xdrope) {
-      constexpr const char* older = "xdrope_section";
-      const auto other = rope.numbers(older, range::whole);
-      if (sections && other && *sections != *other) rope.refuse(older, "must agree with mrope_section");
-      if (!sections && other) {
-        key = older;
-        sections = other;
-      }
-    }
-    if (!sections) return;
-    if (static_cast<Index>(sections->size()) > most_sections)
-      rope.refuse(key, "must have at most " + std::to_string(most_sections) + " values, got " +
-                           std::to_string(sections->size()));
-    if (defaults_.mrope_time_last) {
-      if (sections->size() != 3 || !detail::equal((*sections)[0], (*sections)[1]))
-        rope.refuse(key, "must be height, width and time, the first two equal, got " +
-                             std::to_string(sections->size()) + " values");
-      sections = {(*sections)[2], (*sections)[0], (*sections)[1]};
-    }
-    double sum = 0;
-    for (const double pairs : *sections) {
-      sum += pairs;
-      group.mrope_sections.push_back(static_cast<Index>(pairs));
-    }
-    group.mrope_interleaved = alternate.value_or(defaults_.mrope_interleaved);
-    group.mrope_time_last = defaults_.mrope_time_last;
-    if (static_cast<Index>(sum) != group.frequencies.pairs())
-      rope.refuse(key, "must add up to the number of pairs, " + std::to_string(group.frequencies.pairs()) +
-                           ", got " + std::to_string(static_cast<Index>(sum)));
   }
 
   static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer

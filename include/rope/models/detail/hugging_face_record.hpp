@@ -94,6 +94,8 @@ struct hugging_face_record {
   bool sink_logits = false;        // a learned logit per query head, in the checkpoint
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // turns by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length

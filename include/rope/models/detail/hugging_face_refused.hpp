@@ -27,7 +27,6 @@ inline std::string_view reason_to_refuse(std::string_view architecture) {
        .reason = "its released files turn 64 channels of a head, its class all of them"},
       {.architecture = "recurrentgemma",
        .reason = "its released files turn half of a head, its class all of it"},
-      {.architecture = "telechat3", .reason = "how its rope type yarn_log scales is not known"},
   };
   for (const refused_architecture& one : refused)
     if (one.architecture == architecture) return one.reason;

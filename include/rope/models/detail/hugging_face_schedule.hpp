@@ -26,15 +26,15 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The rope types of Hugging Face transformers, and `ntk` of vLLM.
-inline constexpr const char* rope_types[] = {"default",  "linear", "dynamic",      "yarn",
-                                             "longrope", "llama3", "proportional", "ntk"};
+/// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
+inline constexpr const char* rope_types[] = {
+    "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
 
 /// Types under another name, and the present one.
 inline constexpr struct {
   const char *name, *present;
-} renamed_rope_types[] = {
-    {"su", "longrope"}, {"mrope", "default"}, {"deepseek_yarn", "yarn"}, {"xdrope", "dynamic"}};
+} renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
+                          {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
 
 /// The present name of the type that was given.
 template <class J>
@@ -80,8 +80,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope, const
 }
 
 template <class J>
-yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_magnitude,
-                     const std::string& needed) {
+yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, const std::string& type,
+                     bool unit_magnitude, const std::string& needed) {
   // 0 means the default, as in transformers: `beta_fast or 32`.
   const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
   const double original = original_max_position(config, rope, needed);
@@ -98,6 +98,10 @@ yarn_scaling yarn_of(json_reader<J>& config, json_reader<J>& rope, bool unit_mag
   yarn.truncate = rope.boolean("truncate").value_or(true);
   yarn.attention_factor = rope.number("attention_factor", range::positive);
   if (unit_magnitude && !yarn.attention_factor) yarn.attention_factor = 1;
+  if (type == "telechat3-yarn") {  // m = 0.07 ln s + 1: vLLM, patch_legacy_rope_type
+    if (!yarn.attention_factor) yarn.attention_factor = 0.07 * std::log(factor) + 1;
+    return yarn;
+  }
   yarn.mscale = rope.number("mscale", range::not_negative);
   yarn.mscale_all_dim = rope.number("mscale_all_dim", range::not_negative);
   return yarn;
@@ -155,8 +159,8 @@ derived derive_hugging_face(json_reader<J>& config, json_reader<J>& rope, const 
                                                                              range::positive, needed),
                                       .length = length});
   }
-  if (type == "yarn") {
-    const yarn_scaling yarn = yarn_of(config, rope, unit_magnitude, needed);
+  if (type == "yarn" || type == "telechat3-yarn") {
+    const yarn_scaling yarn = yarn_of(config, rope, type, unit_magnitude, needed);
     if (yarn.beta_fast < yarn.beta_slow)
       rope.refuse("beta_fast", "must be at least beta_slow, got " + exact_digits(yarn.beta_fast) + " and " +
                                    exact_digits(yarn.beta_slow));
