@@ -15829,7 +15829,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
 ///     rotate<half_split>(queries.channels(0, half), by_column);
 ///     rotate<half_split>(queries.channels(half, half), by_row);
 ///
-/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of Hugging Face transformers
+/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 
 namespace rope {
 inline namespace ROPE_ABI {
@@ -18718,9 +18718,21 @@ inline const hugging_face_record* hugging_face_layered_record_of(std::string_vie
        .full_offset = 5,
        .scale = one,
        .own_rule = true},
-      {.architecture = "exaone4", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaone45", .full_every = 4, .full_offset = 3, .full_rotate = false},
-      {.architecture = "exaonemoe", .full_every = 4, .full_offset = 3, .full_rotate = false},
+      {.architecture = "exaone4",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "exaone45",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
+      {.architecture = "exaonemoe",
+       .full_every = 4,
+       .full_offset = 3,
+       .full_rotate = false,
+       .sliding_window = 4096},
       {.architecture = "gemma2",
        .head_dim = 256,
        .full_every = 2,
@@ -19344,7 +19356,7 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.dense_first && text.is_null("sliding_window"))
+  if (defaults.architecture.starts_with("cohere2") && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))
@@ -19772,7 +19784,7 @@ std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hu
   return other;
 }
 
-/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width half of the others each.
+/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
 ///
 /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
 template <class J>
@@ -20534,8 +20546,8 @@ class hugging_face_importer {
         text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||
-                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);

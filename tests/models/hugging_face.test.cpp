@@ -560,9 +560,14 @@ TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none
   const auto model = [&](const json& changes) { return import_hugging_face(changed(exaone, changes)); };
   using layers = std::vector<Index>;
   // Without a window, as EXAONE 4.0 1.2B.
-  CHECK(model(json::object()).layers_without_rope.empty());
-  CHECK(model(json::object()).layers.empty());
-  CHECK(model({{"layer_types", std::vector<std::string>(8, "full_attention")}}).layers_without_rope.empty());
+  json without = exaone;
+  without["sliding_window"] = nullptr;
+  CHECK(import_hugging_face(without).layers_without_rope.empty());
+  CHECK(import_hugging_face(without).layers.empty());
+  without["layer_types"] = std::vector<std::string>(8, "full_attention");
+  CHECK(import_hugging_face(without).layers_without_rope.empty());
+  // The class has 4096 for a key that is absent.
+  CHECK(model(json::object()).layers_without_rope == layers{3, 7});
   // With one, as the 32B, which writes its pattern in letters.
   const json window = {{"sliding_window", 4096}, {"sliding_window_pattern", "LLLG"}};
   CHECK(model(window).layers_without_rope == layers{3, 7});

@@ -36,7 +36,7 @@
 ///     rotate<half_split>(queries.channels(0, half), by_column);
 ///     rotate<half_split>(queries.channels(half, half), by_row);
 ///
-/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of Hugging Face transformers
+/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 
 namespace rope {
 inline namespace ROPE_ABI {

@@ -77,7 +77,7 @@ void refuse_models_without_rope(json_reader<J>& text, const hugging_face_record&
   }
   if (defaults.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (defaults.dense_first && text.is_null("sliding_window"))
+  if (defaults.architecture.starts_with("cohere2") && text.is_null("sliding_window"))
     text.refuse("sliding_window",
                 "is null: then no layer of " + architecture + " slides, and the others do not turn");
   if (text.boolean("alibi").value_or(false))

@@ -78,8 +78,8 @@ class hugging_face_importer {
         text_.index_of({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, range::layers);
     const auto window = text_.number("sliding_window", range::not_negative),
                local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||
-                        window.value_or(defaults_.sliding_window) > 0;  // else there are no local layers
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+                        (!text_.is_null("sliding_window") && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers);

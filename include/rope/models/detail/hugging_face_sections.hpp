@@ -50,7 +50,7 @@ std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hu
   return other;
 }
 
-/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width half of the others each.
+/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
 ///
 /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
 template <class J>
