@@ -59,6 +59,8 @@ std::string axes_of(const rope::layer_group& group) {
   return axes;
 }
 
+bool factors_given(const json& expect) { return expect.contains("query_factors"); }
+
 /// What the import says in place of `expect`; empty if nothing.
 std::string difference(const json& record, const json& expect) {
   const rope::model_rope model = import_of(record);
@@ -66,25 +68,30 @@ std::string difference(const json& record, const json& expect) {
   const auto compare = [&](const std::string& key, const auto& got) {
     if (expect.contains(key) && expect.at(key) != json(got)) found += key + " is " + json(got).dump() + "; ";
   };
+  // An answer that is left out is the common one.
+  const auto compare_or = [&](const std::string& key, const auto& common, const auto& got) {
+    if (expect.value(key, json(common)) != json(got)) found += key + " is " + json(got).dump() + "; ";
+  };
   const rope::layer_group& full = model.groups.front();
   const bool has_large = expect.contains("full_head_dim");
   const rope::layer_group* sliding = model.group("sliding_attention");
   const rope::layer_group& heads = has_large ? *sliding : full;
   compare("layout", rope::name_of(heads.layout));
   compare("head_dim", heads.head_dim);
-  compare("first_channel", heads.first_channel);
+  compare_or("first_channel", 0, heads.first_channel);
   compare("rotary_dim", heads.rotary_dim());
   const rope::layer_group* large = model.group("full_attention");
   if (has_large) compare("full_head_dim", large ? large->head_dim : Index{0});
   compare("base", large ? large->base : full.base);
   if (expect.contains("local_base")) compare("local_base", sliding ? sliding->base : 0);
-  compare("softcap", full.softcap);
+  compare_or("softcap", 0.0, full.softcap);
   compare("sections", full.mrope_sections);
-  compare("time_last", full.mrope_time_last ? 1 : 0);
+  compare_or("time_last", 0, full.mrope_time_last ? 1 : 0);
+  compare_or("causal", 1, model.causal ? 1 : 0);
   compare("axes", axes_of(full));
   compare("rule", full.rule);
   compare("group_count", model.groups.size());
-  compare("sink_logits", model.sink_logits ? 1 : 0);
+  compare_or("sink_logits", 0, model.sink_logits ? 1 : 0);
   compare("slowest", full.frequencies.inv_freq()(full.frequencies.pairs() - 1, 0));
   const json named = expect.value("groups", json::object());
   for (const auto& item : named.items()) {
@@ -112,13 +119,15 @@ std::string difference(const json& record, const json& expect) {
   const json types = expect.value("types", json{{"S", "sliding_attention"}, {"F", "full_attention"}});
   const std::string layers = expect.value("layers", ""), turns = expect.value("turns", "");
   for (std::size_t i = 0; i < layers.size(); ++i)
-    if (model.layers.at(i) != types.value(std::string(1, layers[i]), "no type"))
-      found += "layer " + std::to_string(i) + " is " + model.layers.at(i) + "; ";
+    if (i >= model.layers.size())
+      found += "there is no layer " + std::to_string(i) + "; ";
+    else if (model.layers[i] != types.value(std::string(1, layers[i]), "no type"))
+      found += "layer " + std::to_string(i) + " is " + model.layers[i] + "; ";
   compare("windows", model.windows);
   for (std::size_t i = 0; i < turns.size(); ++i)
     if ((model.group_of_layer(static_cast<Index>(i)) != nullptr) != (turns[i] == 'y'))
       found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
-  if (expect.contains("indexer")) {
+  {
     json is = json::object();
     for (const rope::layer_group& group : model.groups)
       if (group.indexer)
@@ -127,8 +136,11 @@ std::string difference(const json& record, const json& expect) {
             {"head_dim", group.indexer->head_dim},
             {"first_channel", group.indexer->first_channel},
             {"rotary_dim", group.indexer->rotary_dim}};
-    if (is != expect.at("indexer")) found += "indexer is " + is.dump() + "; ";
+    if (is != expect.value("indexer", json::object())) found += "indexer is " + is.dump() + "; ";
   }
+  const char* const scaled[] = {"none", "every layer", "layers that do not turn", "not known"};
+  compare_or("scaled_queries", factors_given(expect) ? "" : "none",
+             factors_given(expect) ? "" : scaled[static_cast<int>(model.scaled)]);
   const json factors = expect.value("query_factors", json::object());  // "layer position": factor
   for (const auto& item : factors.items()) {
     const std::size_t space = item.key().find(' ');
