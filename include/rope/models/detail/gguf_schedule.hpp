@@ -108,9 +108,12 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// What scores are multiplied by beside 1 / sqrt(head_dim).
+/// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
+/// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
+/// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
+/// llama.cpp runs it.
 ///
-/// Source: llama.cpp, kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+/// Source: llama.cpp, attn_factor_org and kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
   if (!layers.scores_grow) return 1;
