@@ -247,7 +247,8 @@ endforeach()
 string(APPEND text "
 ## GGUF
 
-Names as in `general.architecture`; what llama.cpp has fixed in its code.
+Names as in `general.architecture`; what llama.cpp has fixed in its code. YaRN has betas 32 and 1 whatever a file says, and the
+keys `rope.scaling.yarn_*` have no effect, but where the table says so.
 
 | architecture | layout | what else |
 |---|---|---|
@@ -280,6 +281,8 @@ foreach(record IN LISTS records)
   field(indexer "")
   field(window back)
   field(multiplier "")
+  field(yarn "")
+  field(beta_fast "")
   field(scores_grow "")
   field(finetuned "")
   field(note "")
@@ -336,9 +339,15 @@ foreach(record IN LISTS records)
     list(APPEND words "yarn_log_multiplier counts in tenths")
   elseif(multiplier STREQUAL "cancelled")
     list(APPEND words "yarn_log_multiplier counts in tenths, and m is 1")
-  elseif(multiplier STREQUAL "ignored")
-    list(APPEND words "yarn_log_multiplier has no effect")
+  elseif(multiplier STREQUAL "as_given")
+    list(APPEND words "m of YaRN is g(1) / g(yarn_log_multiplier), g(k) = 0.1 k ln(factor) + 1")
   endif()
+  if(yarn STREQUAL "all")
+    list(APPEND words "reads yarn_ext_factor, yarn_attn_factor, yarn_beta_fast and yarn_beta_slow")
+  elseif(yarn STREQUAL "betas")
+    list(APPEND words "reads yarn_beta_fast and yarn_beta_slow")
+  endif()
+  say(beta_fast "beta_fast ${beta_fast}")
   say(scores_grow "scores times (m (1 + 0.1 k ln(factor)))^2, k being the log multiplier or 0")
   say(finetuned "refused where rope.scaling.finetuned is false: nothing turns")
   if(sliding STREQUAL "same")

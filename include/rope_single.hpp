@@ -17284,6 +17284,9 @@ enum class log_multiplier {
   cancelled,  // tenths, but m = 1 wherever it is given
   ignored
 };
+/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
+enum class yarn_keys { none, betas, all };
+
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
@@ -17318,7 +17321,9 @@ struct gguf_record {
   double softcap = 0;     // of attn_logit_softcapping, where it is read
   gguf_temperature temperature = gguf_temperature::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  log_multiplier multiplier = log_multiplier::as_given;
+  log_multiplier multiplier = log_multiplier::ignored;
+  yarn_keys yarn = yarn_keys::none;
+  double beta_fast = 32;        // of YaRN, where it is not read
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
@@ -17636,6 +17641,8 @@ struct gguf_layers {
   bool unscaled;
   double max_position;
   log_multiplier multiplier;
+  yarn_keys yarn;
+  double beta_fast;
   bool scores_grow;
   bool unit_magnitude;  // m = 1, whatever the file says
 };
@@ -17703,9 +17710,12 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
+  const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
+             weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
+  const bool read = layers.yarn == yarn_keys::all;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                             reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
-  double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
+                             (read ? magnitude.value_or(1) : 1);
+  double ext_factor = read ? weight.value_or(-1) : -1;
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
           .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
@@ -17713,12 +17723,29 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
+/// Names the keys of YaRN that llama.cpp leaves alone, where they are not what it takes in their place.
+template <class L>
+void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
+                    std::vector<std::string>& warnings) {
+  const auto note = [&](const char* name, double taken, bool read) {
+    const auto given = reader.number(name, range::any_number);
+    if (!read && given && !equal(*given, taken))
+      warnings.push_back(reader.key(name) + " is not read for " + reader.architecture() +
+                         "; it is taken as " + exact_digits(taken));
+  };
+  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+}
+
 /// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
 /// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
 /// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
 /// llama.cpp runs it.
 ///
-/// Source: llama.cpp, attn_factor_org and kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+/// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
   if (!layers.scores_grow) return 1;
@@ -17747,8 +17774,13 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
       .ext_factor = scaling.ext_factor};
   yarn_scaling& yarn = rule.yarn;
-  yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
-  yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
+  const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
+             slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
+  yarn.beta_fast = layers.beta_fast;
+  if (layers.yarn != yarn_keys::none) {
+    yarn.beta_fast = fast.value_or(yarn.beta_fast);
+    yarn.beta_slow = slow.value_or(yarn.beta_slow);
+  }
   yarn.attention_factor =
       layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
   return derive_with("yarn", layers, rule, factors);
@@ -17918,7 +17950,6 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .sliding = as_full,
-       .multiplier = ignored,
        .needs_pattern = true,
        .needs_swa_base = true},
       {.architecture = "dream"},
@@ -17946,7 +17977,6 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
        .layout = interleaved,
        .last_channels = true,
        .indexer = first_interleaved,
-       .multiplier = ignored,
        .scores_grow = true},
       {.architecture = "glm4", .layout = interleaved, .half_split_sections = true},
       {.architecture = "glm4moe"},
@@ -17965,7 +17995,7 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "granitehybrid", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "granitemoe", .layout = interleaved, .scale = of_key, .finetuned = true},
       {.architecture = "graniteswitch", .layout = interleaved, .scale = of_key, .finetuned = true},
-      {.architecture = "grok", .softcap = 30},
+      {.architecture = "grok", .softcap = 30, .yarn = yarn_keys::all, .beta_fast = 8},
       {.architecture = "grovemoe"},
       {.architecture = "hunyuan-dense", .alpha = true},
       {.architecture = "hunyuan-moe"},
@@ -18003,7 +18033,11 @@ inline const gguf_record* gguf_record_of(std::string_view architecture) {
       {.architecture = "minimax-01"},
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3"},
-      {.architecture = "mistral3", .layout = interleaved, .temperature = of_context},
+      {.architecture = "mistral3",
+       .layout = interleaved,
+       .temperature = of_context,
+       .multiplier = as_given,
+       .yarn = yarn_keys::betas},
       {.architecture = "mistral4",
        .layout = interleaved,
        .last_channels = true,
@@ -18205,6 +18239,7 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
+    note_yarn_keys(reader_, record_, model_.warnings);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
       model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
@@ -18218,6 +18253,8 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture());
+    record_.multiplier = log_multiplier::as_given;
+    record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
     const bool large_baichuan =
         reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
@@ -18361,6 +18398,8 @@ class gguf_importer {
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
                                 .multiplier = record_.multiplier,
+                                .yarn = record_.yarn,
+                                .beta_fast = record_.beta_fast,
                                 .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);

@@ -102,13 +102,18 @@ TEST_CASE("the magnitude of YaRN is 0.1 ln s + 1, times attn_factor", "[models][
 }
 
 TEST_CASE("ext_factor 0 makes YaRN linear, and a half mixes the two", "[models][gguf]") {
-  json yarn = {{".rope.scaling.type", "yarn"},
+  json yarn = {{".embedding_length", 512},
+               {".attention.head_count", 4},
+               {".context_length", 4096},
+               {".rope.scaling.type", "yarn"},
                {".rope.scaling.factor", 4},
                {".rope.scaling.original_context_length", 2048},
+               {".rope.scaling.yarn_beta_fast", 32},
                {".rope.scaling.yarn_ext_factor", 0}};
-  CHECK(same(only_group(small(yarn)).frequencies, frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
+  CHECK(same(only_group(gguf("grok", yarn)).frequencies,
+             frequencies(128, 1e4, rope::linear_scaling{.factor = 4})));
   yarn[".rope.scaling.yarn_ext_factor"] = 0.5;
-  const frequencies half = only_group(small(yarn)).frequencies;
+  const frequencies half = only_group(gguf("grok", yarn)).frequencies;
   const frequencies linear(128, 1e4, rope::linear_scaling{.factor = 4});
   const frequencies full(128, 1e4, rope::yarn_scaling{.factor = 4, .original_max_position = 2048});
   for (Index i = 0; i < 64; ++i) {

@@ -90,6 +90,8 @@ std::string difference(const json& record, const json& expect) {
   compare_or("causal", 1, model.causal ? 1 : 0);
   compare("axes", axes_of(full));
   compare("rule", full.rule);
+  compare("low", full.number("low", -1));
+  compare("high", full.number("high", -1));
   compare("group_count", model.groups.size());
   compare_or("sink_logits", 0, model.sink_logits ? 1 : 0);
   compare("slowest", full.frequencies.inv_freq()(full.frequencies.pairs() - 1, 0));

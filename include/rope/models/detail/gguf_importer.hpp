@@ -63,6 +63,7 @@ class gguf_importer {
     else
       add_groups_of_types();
     note_scaling();
+    note_yarn_keys(reader_, record_, model_.warnings);
     if (!record_.note.empty()) model_.warnings.emplace_back(record_.note);
     if (!record_.compressed && reader_.number("attention.compress_rope_freq_base", range::any_number))
       model_.warnings.push_back(reader_.key("attention.compress_rope_freq_base") + " is not used");
@@ -76,6 +77,8 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got " +
                          reader_.architecture());
+    record_.multiplier = log_multiplier::as_given;
+    record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
     const bool large_baichuan =
         reader_.architecture() == "baichuan" && reader_.number("block_count", range::layers) == 40.0;
@@ -219,6 +222,8 @@ class gguf_importer {
                                 .unscaled = plain || (slides && !as_full),
                                 .max_position = model_.max_position,
                                 .multiplier = record_.multiplier,
+                                .yarn = record_.yarn,
+                                .beta_fast = record_.beta_fast,
                                 .scores_grow = record_.scores_grow,
                                 .unit_magnitude = plain || record_.compressed},
                                factors_);

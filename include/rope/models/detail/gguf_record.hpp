@@ -32,6 +32,9 @@ enum class log_multiplier {
   cancelled,  // tenths, but m = 1 wherever it is given
   ignored
 };
+/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
+enum class yarn_keys { none, betas, all };
+
 /// What scores are multiplied by: 1 / sqrt(head_dim), 1, or attention.scale where the file has it.
 enum class gguf_scale { inverse_root, one, of_key };
 
@@ -66,7 +69,9 @@ struct gguf_record {
   double softcap = 0;     // of attn_logit_softcapping, where it is read
   gguf_temperature temperature = gguf_temperature::none;
   indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
-  log_multiplier multiplier = log_multiplier::as_given;
+  log_multiplier multiplier = log_multiplier::ignored;
+  yarn_keys yarn = yarn_keys::none;
+  double beta_fast = 32;        // of YaRN, where it is not read
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
   bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide

@@ -31,6 +31,8 @@ struct gguf_layers {
   bool unscaled;
   double max_position;
   log_multiplier multiplier;
+  yarn_keys yarn;
+  double beta_fast;
   bool scores_grow;
   bool unit_magnitude;  // m = 1, whatever the file says
 };
@@ -98,9 +100,12 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
   auto factor = reader.number("rope.scaling.factor", range::not_negative);
   if (!factor) factor = reader.number("rope.scale_linear", range::not_negative);
   const bool scaled = !layers.unscaled && type != "none" && !equal(factor.value_or(0), 0);
+  const auto magnitude = reader.number("rope.scaling.yarn_attn_factor", range::positive),
+             weight = reader.number("rope.scaling.yarn_ext_factor", range::any_number);
+  const bool read = layers.yarn == yarn_keys::all;
   const double attn_factor = reader.number("rope.scaling.attn_factor", range::positive).value_or(1) *
-                             reader.number("rope.scaling.yarn_attn_factor", range::positive).value_or(1);
-  double ext_factor = reader.number("rope.scaling.yarn_ext_factor", range::any_number).value_or(-1);
+                             (read ? magnitude.value_or(1) : 1);
+  double ext_factor = read ? weight.value_or(-1) : -1;
   if (ext_factor < 0) ext_factor = type == "yarn" ? 1 : 0;
   return {.factor = scaled ? *factor : 1,
           .attn_factor = layers.unit_magnitude ? 1 : attn_factor,
@@ -108,12 +113,29 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
+/// Names the keys of YaRN that llama.cpp leaves alone, where they are not what it takes in their place.
+template <class L>
+void note_yarn_keys(const gguf_reader<L>& reader, const gguf_record& record,
+                    std::vector<std::string>& warnings) {
+  const auto note = [&](const char* name, double taken, bool read) {
+    const auto given = reader.number(name, range::any_number);
+    if (!read && given && !equal(*given, taken))
+      warnings.push_back(reader.key(name) + " is not read for " + reader.architecture() +
+                         "; it is taken as " + exact_digits(taken));
+  };
+  note("rope.scaling.yarn_beta_fast", record.beta_fast, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_beta_slow", 1, record.yarn != yarn_keys::none);
+  note("rope.scaling.yarn_attn_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
+  note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
+}
+
 /// What scores are multiplied by beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. With the k = 1 of
 /// released files m is 1, and this is g(1)^2 as in the code of the models themselves. For another k they have
 /// g(k)^2, and llama.cpp g(1)^2, for its graphs take m = g(1) / g(k) into the product; a GGUF file is read as
 /// llama.cpp runs it.
 ///
-/// Source: llama.cpp, attn_factor_org and kq_scale in src/models/deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
+/// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
 double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, const gguf_scaling& scaling) {
   if (!layers.scores_grow) return 1;
@@ -142,8 +164,13 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
       .yarn = {.factor = scaling.factor, .original_max_position = scaling.original_max_position},
       .ext_factor = scaling.ext_factor};
   yarn_scaling& yarn = rule.yarn;
-  yarn.beta_fast = reader.number("rope.scaling.yarn_beta_fast", range::positive).value_or(yarn.beta_fast);
-  yarn.beta_slow = reader.number("rope.scaling.yarn_beta_slow", range::positive).value_or(yarn.beta_slow);
+  const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
+             slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
+  yarn.beta_fast = layers.beta_fast;
+  if (layers.yarn != yarn_keys::none) {
+    yarn.beta_fast = fast.value_or(yarn.beta_fast);
+    yarn.beta_slow = slow.value_or(yarn.beta_slow);
+  }
   yarn.attention_factor =
       layers.unit_magnitude ? 1 : magnitude_of(reader, layers, yarn.factor).m * scaling.attn_factor;
   return derive_with("yarn", layers, rule, factors);
