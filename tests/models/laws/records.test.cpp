@@ -90,6 +90,8 @@ std::string difference(const json& record, const json& expect) {
   compare_or("causal", 1, model.causal ? 1 : 0);
   compare("axes", axes_of(full));
   compare("rule", full.rule);
+  const std::string warned = expect.value("warns", "");
+  if (!warned.empty() && !testing::has_warning(model.warnings, warned)) found += "no warning says it; ";
   compare("low", full.number("low", -1));
   compare("high", full.number("high", -1));
   compare("group_count", model.groups.size());

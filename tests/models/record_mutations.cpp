@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Built and run by record_mutations.py, with tables of records that can be changed. No part of the suite.
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <type_traits>
+
+#include "laws/records.test.cpp"
+#include "record_fields.inc"
+
+namespace {
+
+void change(double& x) { x = 1.5 * x + 3; }
+void change(Index& x) { x += 1; }
+void change(bool& x) { x = !x; }
+void change(std::string_view& x) { x = "changed"; }
+template <class Enum>
+void change(Enum& x) requires(std::is_enum_v<Enum>) {
+  x = static_cast<Enum>((static_cast<int>(x) + 1) % count_of(x));
+}
+
+/// Of full_offset it only counts whether it is 0.
+template <class Field>
+void change_of(const std::string& name, Field& field) {
+  if constexpr (std::is_same_v<Field, Index>)
+    if (name == "full_offset") {
+      field = field == 0 ? 1 : 0;
+      return;
+    }
+  change(field);
+}
+
+rope::detail::hugging_face_record& hugging_face_record_named(const std::string& name) {
+  return const_cast<rope::detail::hugging_face_record&>(*rope::detail::hugging_face_record_of(name));
+}
+rope::detail::gguf_record& gguf_record_named(const std::string& name) {
+  return const_cast<rope::detail::gguf_record&>(*rope::detail::gguf_record_of(name));
+}
+
+/// The architecture of a recorded file, as its table spells it.
+std::string architecture_of(const json& record) {
+  if (record.contains("metadata")) return record.at("metadata").at("general.architecture");
+  const json& config = record.at("config");
+  const json& text = config.contains("text_config") ? config.at("text_config") : config;
+  return rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
+}
+
+/// Whether a recorded file of the architecture is read otherwise than its record says.
+bool is_noticed(const std::vector<const json*>& files) {
+  for (const json* file : files) {
+    std::string found;
+    try {
+      if (file->contains("expect")) {
+        found = difference(*file, file->at("expect"));
+      } else {
+        import_of(*file);
+        found = "imports";
+      }
+    } catch (const std::exception& error) {
+      const bool refused =
+          file->contains("says") && std::string(error.what()).find(file->at("says")) != std::string::npos;
+      found = refused ? "" : "throws";
+    }
+    if (!found.empty()) return true;
+  }
+  return false;
+}
+
+template <class Record>
+void ask(const char* format, const std::map<std::string, std::set<std::string>>& written,
+         Record& (*named)(const std::string&), const json& files) {
+  for (const auto& [architecture, fields] : written) {
+    std::vector<const json*> own;
+    for (const json& file : files)
+      if (architecture_of(file) == architecture) own.push_back(&file);
+    Record& record = named(architecture);
+    each_field(record,
+               [&, architecture = architecture, fields = fields](const std::string& name, auto& field) {
+                 const auto before = field;
+                 change_of(name, field);
+                 const bool noticed = is_noticed(own);
+                 field = before;
+                 std::cout << "mutant " << format << " " << architecture << " " << name << " "
+                           << (fields.count(name) ? "written " : "default ")
+                           << (noticed ? "killed" : "survives") << "\n";
+               });
+  }
+}
+
+/// Applies the mutant of the environment, "format architecture field", before any test runs.
+const bool applied = [] {
+  const char* mutant = std::getenv("ROPE_MUTANT");
+  if (!mutant) return false;
+  std::istringstream words(mutant);
+  std::string format, architecture, wanted;
+  words >> format >> architecture >> wanted;
+  const auto apply = [&](const std::string& name, auto& field) {
+    if (name == wanted) change_of(name, field);
+  };
+  if (format == "gguf") each_field(gguf_record_named(architecture), apply);
+  if (format == "hugging_face") each_field(hugging_face_record_named(architecture), apply);
+  return true;
+}();
+
+}  // namespace
+
+TEST_CASE("what changes of a record are noticed", "[.mutants]") {
+  REQUIRE_FALSE(applied);
+  const auto both = [](const char* format) {
+    json files = records_of(format, "records");
+    for (const json& file : records_of(format, "refused")) files.push_back(file);
+    return files;
+  };
+  const json of_hugging_face = both("hugging_face"), of_gguf = both("gguf");
+  ask("hugging_face", written_hugging_face, hugging_face_record_named, of_hugging_face);
+  ask("gguf", written_gguf, gguf_record_named, of_gguf);
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Which changes of one field of one record of an architecture does no test notice?
+
+    python3 tests/models/record_mutations.py [folder for the build]
+
+In the root of the repository; needs g++, Eigen, Catch2 2 and nlohmann's JSON, as the tests do. One program checks all mutants:
+it is built with copies of the tables of records that are not constexpr, changes each field of each record in turn, and asks the
+table-driven test (laws/records.test.cpp) about the recorded files of that architecture. What survives, and is written in the
+table, is asked of the other tests of imports as well, one run a mutant. A field that a record leaves to its default is counted
+apart: its change says that an architecture does something that nothing about it mentions.
+
+Exits with 1 if a field that is written in a table can change unnoticed and EXPLAINED does not say why. Deterministic.
+"""
+import os
+import re
+import subprocess
+import sys
+
+FORMATS = {  # the struct, its header, its tables
+    "hugging_face": ("hugging_face_record", ["hugging_face_records.hpp", "hugging_face_layered_records.hpp"]),
+    "gguf": ("gguf_record", ["gguf_records.hpp"]),
+}
+DETAIL = "include/rope/models/detail"
+OTHER_TESTS = ["hugging_face", "gguf", "describe", "tables", "laws/attention_of_layer", "laws/query_scaling_of_layer",
+               "laws/indexer"]
+EXPLAINED = {  # (format, field): why the change of it means nothing, for records it is said of
+}
+
+
+def fields_of(struct):
+    """(type, name) of every member, in order."""
+    text = open(f"{DETAIL}/{struct}.hpp").read()
+    body = text[text.index(f"struct {struct} {{"):]
+    body = re.sub(r"//[^\n]*", "", body[:body.index("\n};")])
+    fields = []
+    for line in body.split("{", 1)[1].split(";"):
+        line = re.sub(r"\{\}", "", " ".join(line.split()))
+        if not line:
+            continue
+        kind, names = line.split(" ", 1)
+        for one in re.sub(r'"[^"]*"', "", names).split(","):
+            fields.append((kind, one.split("=")[0].strip()))
+    return fields
+
+
+def enums():
+    text = "".join(open(f"{DETAIL}/{name}").read() for name in ("hugging_face_record.hpp", "gguf_record.hpp", "indexer.hpp"))
+    text += open("include/rope/rotation/layout.hpp").read()
+    text = re.sub(r"//[^\n]*", "", text)
+    return {name: len([v for v in body.split(",") if v.strip()]) for name, body in re.findall(r"enum class (\w+) \{([^}]*)\}", text)}
+
+
+
+
+def main():
+    out = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/record_mutations")
+    os.makedirs(f"{out}/rope/models/detail", exist_ok=True)
+    source = ["// written by tests/models/record_mutations.py\n"]
+    for name, count in enums().items():
+        source.append(f"constexpr int count_of(rope::{name if name == 'layout_kind' else 'detail::' + name}) {{ return {count}; }}\n")
+    for format_, (struct, tables) in FORMATS.items():
+        for table in tables:
+            text = open(f"{DETAIL}/{table}").read()
+            assert "static constexpr" in text
+            with open(f"{out}/rope/models/detail/{table}", "w") as file:
+                file.write(text.replace("static constexpr", "static"))
+        source.append(f"template <class F> void each_field(rope::detail::{struct}& record, const F& with) {{\n")
+        for _, field in fields_of(struct):
+            source.append(f'  with("{field}", record.{field});\n')
+        source.append("}\n")
+        source.append(f"const std::map<std::string, std::set<std::string>> written_{format_} = {{\n")
+        for table in tables:
+            text = open(f"{DETAIL}/{table}").read()
+            for body in re.findall(r'\{(\.architecture = (?:[^}"]|"[^"]*")*)\}', text):
+                bare = re.sub(r'"[^"]*"', '""', body)
+                name = re.search(r'\.architecture = "([^"]*)"', body).group(1)
+                names = ", ".join(f'"{field}"' for field in re.findall(r"\.(\w+) =", bare))
+                source.append(f'    {{"{name}", {{{names}}}}},\n')
+        source.append("};\n")
+    with open(f"{out}/record_fields.inc", "w") as file:
+        file.write("".join(source))
+
+    flags = ["-std=c++20", "-O0", f"-I{out}", "-Iinclude", "-Itests", "-isystem", "/usr/include/eigen3",
+             f'-DROPE_TEST_CONFIGS="{os.getcwd()}/examples/configs"']
+    compiler = os.environ.get("CXX", "g++").split()
+    objects = []
+    for name in ["record_mutations.cpp"] + [f"{test}.test.cpp" for test in OTHER_TESTS]:
+        objects.append(f"{out}/{name.replace('/', '_')}.o")
+        subprocess.run(compiler + flags + ["-c", f"tests/models/{name}", "-o", objects[-1]], check=True)
+    program = f"{out}/record_mutations"
+    subprocess.run(compiler + objects + ["-lCatch2WithMain", "-lmpfr", "-lgmp", "-pthread", "-o", program], check=True)
+
+    asked = subprocess.run([program, "[.mutants]"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    mutants = [line.split()[1:] for line in asked.splitlines() if line.startswith("mutant ")]
+    unnoticed, left = [], {}
+    for format_, architecture, field, how, what in mutants:
+        if what == "killed":
+            continue
+        if how == "default":
+            left.setdefault((format_, field), []).append(architecture)
+            continue
+        mutant = " ".join((format_, architecture, field))
+        if subprocess.run([program, "~[.mutants]"], env=dict(os.environ, ROPE_MUTANT=mutant), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL).returncode != 0:
+            continue
+        reason = EXPLAINED.get((format_, field))
+        print("survives:", mutant, "" if reason is None else f"({reason})")
+        if reason is None:
+            unnoticed.append(mutant)
+    count = {how: sum(1 for m in mutants if m[3] == how) for how in ("written", "default")}
+    print(f"{count['written']} changes of fields that are written: {len(unnoticed)} unnoticed")
+    print(f"{count['default']} changes of fields that are left out: {sum(map(len, left.values()))} unnoticed")
+    for (format_, field), architectures in sorted(left.items()):
+        print(f"  {format_} {field}: {len(architectures)}, such as {', '.join(architectures[:4])}")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""What the sources of Hugging Face transformers and llama.cpp say of each architecture, beside the recorded answers.
+
+    python3 tests/models/reference_records.py transformers/src/transformers/models
+    python3 tests/models/reference_records.py llama.cpp/src/llama-model.cpp llama.cpp/src/llama-arch.cpp
+
+Reads the sources as text, so that neither PyTorch nor a compiler is needed; where `import transformers` works, the folder may be
+left out. Of transformers it reads the layout (rotate_half and its kin), the default base, head_dim and partial_rotary_factor of
+each model folder; of llama.cpp the rope type of each architecture. Every recorded file of an architecture must agree; for one
+without a record a line for records/*.json is printed, with the answers that were found. Exits with 1 where one disagrees.
+
+How the stored records were made: the rotation of each class of transformers of 2026-08-19 was applied to unit vectors at two
+positions in float64, and bases and scales were read from its configuration and attention classes; of llama.cpp of 2026-08-22
+src/models/*.cpp were read. Records of 2026-11-22 (layouts, layers, windows and scales of families that had none) follow what was
+noted from those sources then, those of models with code of their own what their "source" names. This script was run that day on
+the sources of transformers d6a6c82680, without PyTorch: they are older than the records, and have another base for olmo3. Its
+half for llama.cpp was not run: there the rope types were read from llama_model_rope_type by hand.
+"""
+import importlib.util
+import json
+import os
+import re
+import sys
+
+RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "records")
+DETAIL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../include/rope/models/detail")
+
+
+def plain(name):
+    """As plain_architecture of the importer spells a name."""
+    for end in ("For", "Model"):
+        if name.find(end) > 0:
+            name = name[:name.find(end)]
+    name = name.replace("_", "").replace("-", "").lower()
+    for suffix in ("textmodel", "text"):
+        if name.endswith(suffix) and len(name) > len(suffix):
+            return name[:-len(suffix)]
+    return name
+
+
+def known(tables):
+    names = []
+    for table in tables:
+        with open(f"{DETAIL}/{table}.hpp") as file:
+            names += re.findall(r'\.architecture = "([^"]*)"', file.read())
+    return names
+
+
+def family_of(folder):
+    """{model_type: answers} of a folder of transformers."""
+    name = os.path.basename(folder)
+    texts = {}
+    for kind in ("configuration", "modeling"):
+        path = f"{folder}/{kind}_{name}.py"
+        if not os.path.exists(path):
+            return {}
+        with open(path) as file:
+            texts[kind] = file.read()
+    turns = re.findall(r"def (?:rotate_half|rotate_every_two)\w*\(.*?\n(?=\S)", texts["modeling"], re.S)
+    # A model of text and images has one for each; that of text has a name of its own.
+    turn = next((t for t in turns if re.match(r"def rotate_half_(llm|text)", t)), turns[0] if turns else None)
+    found = {}
+    if turn:
+        alternate = "::2" in turn
+        # DeepSeek and GPT-J: other functions that take the even and odd channels apart
+        alternate |= "apply_rotary_pos_emb_interleave" in texts["modeling"] or "view_as_complex" in texts["modeling"]
+        found["layout"] = "interleaved" if alternate else "half_split"
+    elif "view_as_complex" in texts["modeling"]:
+        found["layout"] = "interleaved"
+    share = re.search(r'setdefault\("partial_rotary_factor", ([\d.]+)\)|partial_rotary_factor: float[^=\n]*= ([\d.]+)|'
+                      r'pop\("rotary_pct", ([\d.]+)\)', texts["configuration"])
+    if share:
+        found["share"] = float(share.group(1) or share.group(2) or share.group(3))
+    bases = set(re.findall(r"default_theta = (?:\{\"global\": )?([\d_.]+)", texts["configuration"]))
+    if len(bases) < 2:  # else those of several towers; 10000 is what the base class of configurations has
+        found["base"] = float(bases.pop() if bases else 10000)
+    head_dim = re.search(r"\bhead_dim: (?:Optional\[)?int(?:\])?(?: \| None)? = (\d+)", texts["configuration"])
+    if head_dim:
+        found["head_dim"] = int(head_dim.group(1))
+    types = re.findall(r'^    model_type = "([^"]*)"', texts["configuration"], re.M)
+    texts_only = [t for t in types if t.endswith("_text")] or types[:1]
+    return {plain(t): dict(found, model_type=t) for t in texts_only}
+
+
+def check_transformers(models):
+    reference = {}
+    for folder in sorted(os.listdir(models)):
+        if os.path.isdir(f"{models}/{folder}"):
+            reference.update(family_of(f"{models}/{folder}"))
+    with open(f"{RECORDS}/hugging_face.json") as file:
+        stored = json.load(file)["records"]
+    agree, wrong, seen = 0, 0, set()
+    for record in stored:
+        config = record["config"]
+        text = config.get("text_config", config)
+        name = plain(text.get("model_type", config["model_type"]))
+        seen.add(name)
+        of, expect = reference.get(name), record["expect"]
+        if not of:
+            continue
+        pairs = []
+        if "layout" in of and "layout" in expect and "rope_interleave" not in text:
+            pairs.append(("layout", of["layout"], expect["layout"]))
+        if "head_dim" in of and "head_dim" in expect and "head_dim" not in text and "qk_rope_head_dim" not in text:
+            pairs.append(("head_dim", of["head_dim"], expect["head_dim"]))
+        if "base" in of and "base" in expect and not re.search("theta|rotary_emb_base|rope_ratio", json.dumps(config)):
+            pairs.append(("base", of["base"], expect["base"]))
+        for key, theirs, ours in pairs:
+            agree += theirs == ours
+            wrong += theirs != ours
+            if theirs != ours:
+                print(f"{name}: {key} is {theirs} in transformers and {ours} in the record {json.dumps(config)[:80]}")
+    for name in known(["hugging_face_records", "hugging_face_layered_records"]):
+        if name in seen or "layout" not in reference.get(name, {}):
+            continue
+        of = reference[name]
+        width = of.get("head_dim", 128)
+        expect = {"layout": of["layout"], "head_dim": width, "first_channel": 0, "rotary_dim": int(width * of.get("share", 1)),
+                  "base": of.get("base")}
+        config = {"model_type": of["model_type"], "hidden_size": 1024, "num_attention_heads": 8}
+        print("    " + json.dumps({"config": config, "expect": expect}) + ",")
+    print(f"{len(reference)} families of transformers; {agree} recorded answers agree, {wrong} do not")
+    return wrong
+
+
+def check_llama_cpp(model, arch):
+    with open(arch) as file:
+        names = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', file.read()))
+    with open(model) as file:
+        text = file.read()
+    body = text[text.index("llama_model_rope_type(const"):]
+    body = body[:body.index("\n}")]
+    reference, cases = {}, []
+    for case, kind in re.findall(r"case (LLM_ARCH_\w+):|return (?:[^;]*\? )?LLAMA_ROPE_TYPE_(\w+)", body):
+        if case:
+            cases.append(case)
+            continue
+        for one in cases:
+            reference[names.get(one, one)] = kind
+        cases = []
+    layouts = {"NORM": "interleaved", "NEOX": "half_split", "MROPE": "half_split", "IMROPE": "half_split"}
+    with open(f"{RECORDS}/gguf.json") as file:
+        stored = json.load(file)
+    agree, wrong, seen = 0, 0, set()
+    for record in stored["records"] + stored["refused"]:
+        name = record["metadata"]["general.architecture"]
+        seen.add(name)
+        expect = record.get("expect", {}).get("layout")
+        # The switch says NORM, and the graph turns NEOX.
+        if name not in reference or not expect or name in ("deepseek2-ocr", "glm4"):
+            continue
+        theirs = layouts.get(reference[name])
+        agree += theirs == expect
+        wrong += theirs != expect
+        if theirs != expect:
+            print(f"{name}: {reference[name]} in llama.cpp and {expect} in the record")
+    for name in known(["gguf_records"]):
+        if name not in seen:
+            print(f"{name}: no record; {reference.get(name, 'not in the switch')} in llama.cpp")
+    print(f"{len(reference)} architectures of llama.cpp; {agree} recorded layouts agree, {wrong} do not")
+    return wrong
+
+
+def main():
+    if len(sys.argv) == 3:
+        return 1 if check_llama_cpp(sys.argv[1], sys.argv[2]) else 0
+    if len(sys.argv) == 2:
+        return 1 if check_transformers(sys.argv[1]) else 0
+    installed = importlib.util.find_spec("transformers")
+    if not installed:
+        print(__doc__)
+        return 2
+    return 1 if check_transformers(os.path.join(os.path.dirname(installed.origin), "models")) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
