@@ -10768,25 +10768,36 @@ struct block_rotation {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
-#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+#ifndef ROPE_CACHE_DETAIL_AXES_CALL_HPP
+#define ROPE_CACHE_DETAIL_AXES_CALL_HPP
 
-#include <algorithm>  // std::fill_n, std::min, std::max
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>  // std::iota
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+#define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-
-#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
-#include <cstddef>
-#include <initializer_list>
-#include <limits>
-#include <span>
-#include <type_traits>
+#include <string>
+#include <utility>  // std::swap
+#include <vector>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_MOVED_INDEX_HPP
@@ -10826,24 +10837,6 @@ class moved_index {
 }  // namespace rope
 
 #endif  // ROPE_BASE_MOVED_INDEX_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
-
-#include <algorithm>  // std::min, std::max
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-#define ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>  // std::swap
-#include <vector>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
@@ -11117,6 +11110,45 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 
 }  // namespace detail
 
+/// How many coordinates a token of a kv_cache has, such as (time, height, width). A cache without axes has
+/// one integer position per token.
+///
+///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
+///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
+///     const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
+/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
+/// coordinates. Text needs none: `append` with a table of positions, of the schedule itself, puts it on
+/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
+/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
+/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
+/// cache.coordinates().
+///
+///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
+///
+/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
+/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
+///
+/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
+/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
+/// in the head, and refuses others. `shift` adds to all coordinates of tokens, `rebase` goes by them, and of
+/// the tables that both take, only the frequencies matter.
+///
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
+///          transformers
+struct token_axes {
+  Index count;
+
+  /// Throws:  std::invalid_argument unless there is an axis
+  explicit token_axes(Index axes) : count(axes) {
+    if (axes <= 0)
+      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
+  }
+};
+
 /// One row of a batch, for the functions of a cache that otherwise change every row.
 ///
 ///     cache.truncate(5, batch_row{2});
@@ -11359,6 +11391,418 @@ class cache_rows {
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+#define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+
+#include <cstdint>
+
+
+/// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
+/// rotated.
+struct key_rotation {
+  std::uint64_t table = 0, layout = 0;
+  Index first_channel = 0;
+  bool known = false;
+  std::uint64_t text = 0;  // only of a cache with axes: detail/axes_tables.hpp
+
+  friend bool operator==(const key_rotation&, const key_rotation&) = default;
+};
+
+template <class Layout, class S>
+key_rotation rotation_by(const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
+}
+
+/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
+template <class Layout, class S>
+void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
+  const key_rotation given = rotation_by<Layout>(table);
+  if (stored == given) return;
+  const char* got = !stored.known                   ? "a table for keys that came rotated"
+                    : stored.table != given.table   ? "a table of other angles"
+                    : stored.layout != given.layout ? "their table in another layout"
+                                                    : "their table at another channel";
+  ROPE_THROW(std::invalid_argument,
+             message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
+}
+
+/// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
+inline void require_given_keys(const char* function, const key_rotation& stored) {
+  if (stored.known)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": this cache rotates its keys, give the layout and the table, got none"));
+}
+
+/// Throws:  std::invalid_argument, because a cache of raw keys was given a table
+[[noreturn]] inline void refuse_raw_keys(const char* function) {
+  ROPE_THROW(
+      std::invalid_argument,
+      message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
+}
+
+[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
+  ROPE_THROW(std::invalid_argument,
+             message(function, ": raw keys have no angles; read them by the new table instead"));
+}
+
+inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
+  if (storage != key_storage::raw)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
+                delta));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#define ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+
+/// Keys that were rotated before, turned once more by an exact difference of angles.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
+template <class Layout, class T>
+class key_turn {
+  using A = arithmetic<T>;
+
+ public:
+  key_turn(std::vector<phase> step, double m, Index first_channel)
+      : step_(std::move(step)),
+        now_(step_.size()),
+        m_(m),
+        first_channel_(first_channel),
+        row_(2 * step_.size()) {}
+
+  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
+  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
+    if (!written_ || count != count_) {
+      write([&](std::size_t i) { return step_[i] * count; });
+      count_ = count;
+      written_ = true;
+    }
+    apply(keys, b, slot);
+  }
+  /// The same by phase_of_pair(i), whatever the steps are.
+  template <class PhaseOfPair>
+  void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+    write(phase_of_pair);
+    written_ = false;
+    apply(keys, b, slot);
+  }
+
+ private:
+  template <class PhaseOfPair>
+  void write(const PhaseOfPair& phase_of_pair) {
+    for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, phase_of_pair(i));
+    write_table_row(now_, m_, row_.data(), row_.data() + step_.size());
+  }
+  void apply(const head_view<T>& keys, Index b, Index slot) const {
+    const auto pairs = static_cast<Index>(step_.size());
+    T* channels = keys.at(b, slot, 0) + first_channel_;
+    // The stride of one head alone may be anything, so it is not added to a pointer.
+    const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
+    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
+                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
+  }
+
+  std::vector<phase> step_;
+  phase_row now_;
+  double m_;
+  Index first_channel_;
+  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
+  std::int64_t count_ = 0;
+  bool written_ = false;
+};
+
+/// The phase of every pair per unit of position.
+template <class S>
+std::vector<phase> steps_of(const frequency_table<S>& table) {
+  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
+  return steps;
+}
+
+/// What turns keys by steps of the table's angles, without its attention_factor.
+///
+/// Throws:  std::invalid_argument unless the angles are exact
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  if (table.source() != table_source::positions)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
+                       "table of a range of positions"));
+  return {steps_of(table), 1.0, placed.first_channel()};
+}
+
+/// What turns keys from the angles of one table to those of another.
+///
+/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
+///          positions, with exact angles
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& placed_from,
+                                 const placed_table<S>& placed_to) {
+  const frequency_table<S>&from = placed_from.table(), &to = placed_to.table();
+  if (placed_from.first_channel() != placed_to.first_channel())
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both tables must begin at the same channel, got ",
+                       placed_from.first_channel(), " and ", placed_to.first_channel()));
+  if (from.pairs() != to.pairs())
+    ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
+                                              from.pairs(), " and ", to.pairs()));
+  if (from.source() != table_source::positions || to.source() != table_source::positions)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(function,
+                ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
+                "but is not in the ",
+                from.source() == table_source::positions ? "second" : "first"));
+  std::vector<phase> step = steps_of(to);
+  const std::vector<phase> before = steps_of(from);
+  for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
+  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+
+/// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
+/// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Token t of row b is row t of coordinates, or row b * tokens + t.
+struct token_rows {
+  Index row_stride;  // 0 where the rows of a batch share the coordinates
+
+  std::int64_t operator()(Index b, Index t) const { return b * row_stride + t; }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(0);
+      range.include((*this)(batch - 1, tokens - 1));
+    }
+    return range;
+  }
+};
+inline contiguous_positions positions_of_row(const token_rows& all, Index b, Index first = 0) {
+  return {all(b, first)};
+}
+
+/// Throws:  std::invalid_argument unless there is a row of coordinates for every token
+inline token_rows checked_token_rows(const char* function, Index rows, Index batch, Index tokens) {
+  if (rows != tokens && rows != batch * tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": coordinates must have [tokens] = ", tokens,
+                       " or [batch * tokens] = ", batch * tokens, " rows, got ", rows));
+  return {rows == tokens ? 0 : tokens};
+}
+
+/// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
+inline void check_axes(const char* function, Index cache_axes, Index axes) {
+  if (axes != cache_axes)
+    ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", cache_axes,
+                                              " axes, got coordinates of ", axes));
+}
+
+/// Whether the rows of a table are the tokens themselves; they are positions otherwise.
+///
+/// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
+template <class S>
+bool has_token_rows(const char* function, Index axes, const frequency_table<S>& table) {
+  if (table.source() == table_source::positions) return false;
+  if (table.source() != table_source::coordinates)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
+                       "of ",
+                       table.source() == table_source::entries ? "given entries" : "float angles"));
+  check_axes(function, axes, table.inv_freq().cols());
+  return true;
+}
+
+/// The frequencies of a table, its place in the head and the layout. `table` is a hash of frequencies on
+/// axes, 0 as long as they are not known because all keys are text; `text` is the fingerprint of tables of
+/// positions that turn a token like them where all its coordinates are equal, 0 where a pair turns along
+/// several axes and there is no such table.
+template <class Layout, class S>
+key_rotation rotation_on_axes(const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  const auto inv_freq = table.inv_freq();
+  key_rotation rotation = rotation_by<Layout>(placed);
+  rotation.text = rotation.table;
+  if (table.source() == table_source::positions) {
+    rotation.table = 0;
+    return rotation;
+  }
+  const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
+  rotation.table = mix(factor, inv_freq);
+  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(inv_freq.rows())), 1);
+  for (Index i = 0; i < inv_freq.rows(); ++i) {
+    double speed = 0;
+    Index along = 0;
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      if (!equal(inv_freq(i, a), 0)) {
+        speed = inv_freq(i, a);
+        ++along;
+      }
+    if (along > 1) {
+      rotation.text = 0;
+      break;
+    }
+    rotation.text = mix(rotation.text, std::bit_cast<std::uint64_t>(speed));
+  }
+  return rotation;
+}
+
+/// Throws:  std::invalid_argument unless keys of `stored` turn like those of `given`
+inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
+                                     const key_rotation& given) {
+  const bool both = stored.table != 0 && given.table != 0;
+  const char* got = nullptr;
+  if (!stored.known)
+    got = "a table for keys that came rotated";
+  else if (!both && (stored.text == 0 || given.text == 0))
+    got = "positions on one side and coordinates on the other, for pairs that turn along several axes";
+  else if (both ? stored.table != given.table : stored.text != given.text)
+    got = "other frequencies";
+  else if (stored.layout != given.layout)
+    got = "them in another layout";
+  else if (stored.first_channel != given.first_channel)
+    got = "them at another channel";
+  if (got != nullptr)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
+}
+
+/// What is known of both, which turn alike.
+inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
+  return given.table != 0 ? given : stored;
+}
+
+/// What turns keys by steps along all axes at once, without the attention_factor.
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+  const auto inv_freq = placed.table().inv_freq();
+  std::vector<phase> steps(static_cast<std::size_t>(inv_freq.rows()));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      steps[i] = steps[i] + phase_of(inv_freq(static_cast<Index>(i), a));
+  return {std::move(steps), 1.0, placed.first_channel()};
+}
+
+/// What turns keys from the frequencies of one table to those of another, token by token.
+///
+/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, and of axes
+///          wherever some keys are not text
+template <class Layout, class T, class From, class To>
+class turn_between_axes {
+ public:
+  turn_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
+                    const placed_table<To>& to)
+      : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
+
+  /// \param coordinates  of the token, [axes], all equal where a table has one axis
+  void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
+    turn_.turn_by(keys, b, slot,
+                  [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
+  }
+
+ private:
+  static key_turn<Layout, T> checked(const char* function, Index axes, bool text_only,
+                                     const placed_table<From>& from, const placed_table<To>& to) {
+    const Index pairs = from.table().pairs();
+    if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": both tables must have the same pairs and begin at the same channel, got ",
+                  pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
+                  to.first_channel()));
+    const bool from_axes = has_token_rows(function, axes, from.table()),
+               to_axes = has_token_rows(function, axes, to.table());
+    if (!text_only && !(from_axes && to_axes))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
+                         from_axes ? "second" : "first", " is one of positions"));
+    return {std::vector<phase>(static_cast<std::size_t>(pairs)),
+            to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
+  }
+  template <class S>
+  static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
+    const auto inv_freq = table.inv_freq();
+    phase angle;
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      angle = angle + phase_of(inv_freq(static_cast<Index>(pair), a), coordinates[a]);
+    return angle;
+  }
+
+  const frequency_table<From>& from_;
+  const frequency_table<To>& to_;
+  key_turn<Layout, T> turn_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+#define ROPE_CACHE_DETAIL_CACHED_CALL_HPP
+
+#include <algorithm>  // std::fill_n, std::min, std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
+#include <cstddef>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+
+#include <algorithm>  // std::min, std::max
+
 
 /// The new tokens of a batch, row by row, and on threads.
 
@@ -11630,6 +12074,7 @@ class cache_memory {
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_KV_CACHE_HPP
@@ -11645,193 +12090,551 @@ class cache_memory {
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-#define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+#ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+#define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 
-#include <cstdint>
-
-
-/// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The table, its place in the head, and the layout that keys were rotated by; nothing for keys that came
-/// rotated.
-struct key_rotation {
-  std::uint64_t table = 0, layout = 0;
-  Index first_channel = 0;
-  bool known = false;
-
-  friend bool operator==(const key_rotation&, const key_rotation&) = default;
-};
-
-template <class Layout, class S>
-key_rotation rotation_by(const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
-}
-
-/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
-template <class Layout, class S>
-void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
-  const key_rotation given = rotation_by<Layout>(table);
-  if (stored == given) return;
-  const char* got = !stored.known                   ? "a table for keys that came rotated"
-                    : stored.table != given.table   ? "a table of other angles"
-                    : stored.layout != given.layout ? "their table in another layout"
-                                                    : "their table at another channel";
-  ROPE_THROW(std::invalid_argument,
-             message(owner, ": give the layout and the table that the keys were rotated by, got ", got));
-}
-
-/// Throws:  std::invalid_argument if keys that come rotated would join keys of a known rotation
-inline void require_given_keys(const char* function, const key_rotation& stored) {
-  if (stored.known)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": this cache rotates its keys, give the layout and the table, got none"));
-}
-
-/// Throws:  std::invalid_argument, because a cache of raw keys was given a table
-[[noreturn]] inline void refuse_raw_keys(const char* function) {
-  ROPE_THROW(
-      std::invalid_argument,
-      message(function, ": raw keys are rotated when they are read; append them without a layout and table"));
-}
-
-[[noreturn]] inline void refuse_rebase_of_raw_keys(const char* function) {
-  ROPE_THROW(std::invalid_argument,
-             message(function, ": raw keys have no angles; read them by the new table instead"));
-}
-
-inline void check_shift_without_table(const char* function, key_storage storage, std::int64_t delta) {
-  if (storage != key_storage::raw)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function, ": rotated keys are turned by a table, give it and the layout, got a delta of ",
-                delta));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_KEY_TURN_HPP
-#define ROPE_ROTATION_DETAIL_KEY_TURN_HPP
-
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max_element, std::min, std::swap_ranges
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <utility>  // std::move
+#include <span>
+#include <utility>  // std::swap
 #include <vector>
 
 
-/// Keys that were rotated before, turned once more by an exact difference of angles.
+/// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Turns keys by m R(step * count): one row of cos and sin serves every token that turns by the same count.
-template <class Layout, class T>
-class key_turn {
-  using A = arithmetic<T>;
-
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
+///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
+///            without memory where there are no axes.
+class axes_rows {
  public:
-  key_turn(std::vector<phase> step, double m, Index first_channel)
-      : step_(std::move(step)),
-        now_(step_.size()),
-        m_(m),
-        first_channel_(first_channel),
-        row_(2 * step_.size()) {}
+  /// [tokens, axes], the axes of a token next to each other.
+  using coordinate_map =
+      Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
-  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
-  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    const auto pairs = static_cast<Index>(step_.size());
-    if (!written_ || count != count_) {
-      for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, step_[i] * count);
-      write_table_row(now_, m_, row_.data(), row_.data() + pairs);
-      count_ = count;
-      written_ = true;
+  /// No axes: every token has one position, which is kept elsewhere.
+  axes_rows() : batch_(0), capacity_(0), axes_(0) {}
+  /// Requires:  extents that a cache has checked
+  /// Throws:    std::length_error if the coordinates exceed the address space
+  axes_rows(const char* owner, Index batch, Index capacity, token_axes axes)
+      : batch_(batch),
+        capacity_(capacity),
+        axes_(axes.count),
+        largest_(at(batch), -1.0),
+        next_(at(batch), 0),
+        coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
+
+  Index axes() const { return axes_; }
+  /// The first `size` tokens of row b.
+  coordinate_map of(Index b, Index size) const { return {row(b), size, axes_}; }
+  /// Token t of row b, [axes].
+  const double* token(Index b, Index t) const { return row(b) + t * axes_; }
+
+  /// Those of all tokens, row by row.
+  template <class Rows>
+  owned_array<double> all(const Rows& rows) const {
+    Index size = 0;
+    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
+    owned_array<double> tokens(size, axes_);
+    size = 0;
+    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
+      tokens.middleRows(size, rows.size(b)) = of(b, rows.size(b));
+    return tokens;
+  }
+
+  /// The next integer position of each row, [batch].
+  ///
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  std::span<const std::int64_t> next_positions(const char* function) const {
+    for (const double largest : largest_)
+      if (!equal(largest, std::floor(largest)))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the next position must be an integer, got one after a coordinate of ",
+                           largest, "; give coordinates, see next_coordinates"));
+    return next_;
+  }
+  /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
+  owned_array<double> next_coordinates(const char* function, Index tokens) const {
+    if (tokens < 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    owned_array<double> text(batch_ * tokens, axes_);
+    for (Index b = 0; b < batch_; ++b) {
+      if (largest_[at(b)] > limit - static_cast<double>(tokens))
+        ROPE_THROW(std::out_of_range, message(function, ": coordinates must be at most 2^53, got ", tokens,
+                                              " after ", largest_[at(b)]));
+      for (Index t = 0; t < tokens; ++t)
+        text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
     }
-    T* channels = keys.at(b, slot, 0) + first_channel_;
-    // The stride of one head alone may be anything, so it is not added to a pointer.
-    const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
-    rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
-                         table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
+    return text;
+  }
+
+  /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
+  template <class Rows, class CoordinateOf>
+  void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
+    for (Index b = 0; b < batch_; ++b) {
+      const Index size = rows.size(b), count = count_of(b, tokens, counts);
+      for (Index t = 0; t < count; ++t)
+        for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
+      find_largest(b, size > 0, size, size + count);
+    }
+  }
+  /// Row b then has `size` tokens, which are among those it had.
+  void keep(row_range rows, Index size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
+  }
+  /// Tokens [first, last) of rows that have size(b) go; those behind move up.
+  template <class Rows>
+  void remove(row_range range, const Rows& rows, Index first, Index last) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      const Index size = rows.size(b);
+      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
+      find_largest(b, false, 0, size - (last - first));
+    }
+  }
+  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    const auto by = static_cast<double>(delta);
+    for (Index b = rows.first; b < last_of(rows); ++b)
+      for (Index i = first * axes_; i < last * axes_; ++i)
+        if (row(b)[i] > limit - by || row(b)[i] < -limit - by)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
+                             " and a delta of ", delta));
+  }
+  template <class Rows>
+  void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
+      find_largest(b, false, 0, rows.size(b));
+    }
+  }
+  void copy_row(Index from, Index to, Index size) {
+    if (axes_ == 0) return;
+    std::copy_n(row(from), size * axes_, row(to));
+    largest_[at(to)] = largest_[at(from)];
+    next_[at(to)] = next_[at(from)];
+  }
+  void swap_rows(Index a, Index b, Index size) {
+    if (axes_ == 0) return;
+    std::swap_ranges(row(a), row(a) + size * axes_, row(b));
+    std::swap(largest_[at(a)], largest_[at(b)]);
+    std::swap(next_[at(a)], next_[at(b)]);
+  }
+  void clear() {
+    std::fill(largest_.begin(), largest_.end(), -1.0);
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
 
  private:
-  std::vector<phase> step_;
-  phase_row now_;
-  double m_;
-  Index first_channel_;
-  storage<A> row_;  // cos [pairs], then sin [pairs], of count_ steps
-  std::int64_t count_ = 0;
-  bool written_ = false;
+  static constexpr double limit = 0x1p53;
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  static std::size_t checked_size(const char* owner, Index batch, Index capacity, Index axes) {
+    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
+    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
+      ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
+                                            capacity, "] tokens exceed the address space"));
+    return at(batch * capacity * axes);
+  }
+  /// A batch without rows is kept like one row elsewhere.
+  Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
+  const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
+  double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
+
+  /// \param more  whether the largest one so far still counts, besides tokens [first, last)
+  void find_largest(Index b, bool more, Index first, Index last) {
+    double& largest = largest_[at(b)];
+    if (first < last) {
+      const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
+      largest = more ? (std::max)(largest, newest) : newest;
+    } else if (!more) {
+      largest = -1.0;
+    }
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+  }
+
+  moved_index batch_, capacity_, axes_;
+  std::vector<double> largest_;
+  std::vector<std::int64_t> next_;
+  storage<double> coordinates_;  // [batch, capacity, axes]
 };
 
-/// The phase of every pair per unit of position.
-template <class S>
-std::vector<phase> steps_of(const frequency_table<S>& table) {
-  std::vector<phase> steps(static_cast<std::size_t>(table.pairs()));
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    steps[i] = phase_of(table.inv_freq()(static_cast<Index>(i), 0));
-  return steps;
-}
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
 
-/// What turns keys by steps of the table's angles, without its attention_factor.
-///
-/// Throws:  std::invalid_argument unless the angles are exact
-template <class Layout, class T, class S>
-key_turn<Layout, T> turn_by(const char* function, const placed_table<S>& placed) {
-  const frequency_table<S>& table = placed.table();
-  if (table.source() != table_source::positions)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the angle must be position * inv_freq, not of float angles or coordinates; give a "
-                       "table of a range of positions"));
-  return {steps_of(table), 1.0, placed.first_channel()};
-}
+#endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
+#define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 
-/// What turns keys from the angles of one table to those of another.
+#include <cstddef>
+#include <vector>
+
+
+/// Rows of a cache in another order, in place.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Makes every row b what row source[b] was, of rows that can be copied over another and swapped.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
-///          positions, with exact angles
-template <class Layout, class T, class S>
-key_turn<Layout, T> turn_between(const char* function, const placed_table<S>& placed_from,
-                                 const placed_table<S>& placed_to) {
-  const frequency_table<S>&from = placed_from.table(), &to = placed_to.table();
-  if (placed_from.first_channel() != placed_to.first_channel())
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both tables must begin at the same channel, got ",
-                       placed_from.first_channel(), " and ", placed_to.first_channel()));
-  if (from.pairs() != to.pairs())
-    ROPE_THROW(std::invalid_argument, message(function, ": both tables must have the same pairs, got ",
-                                              from.pairs(), " and ", to.pairs()));
-  if (from.source() != table_source::positions || to.source() != table_source::positions)
-    ROPE_THROW(
-        std::invalid_argument,
-        message(function,
-                ": the angle must be position * inv_freq in both tables, not of float angles or coordinates, "
-                "but is not in the ",
-                from.source() == table_source::positions ? "second" : "first"));
-  std::vector<phase> step = steps_of(to);
-  const std::vector<phase> before = steps_of(from);
-  for (std::size_t i = 0; i < step.size(); ++i) step[i] = step[i] + -before[i];
-  return {std::move(step), to.attention_factor() / from.attention_factor(), placed_to.first_channel()};
+/// \param source     [batch], each a row
+/// \param overwrite  overwrite(row, to)
+/// \param exchange   exchange(first, second)
+template <class Overwrite, class Exchange>
+void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const Exchange& exchange) {
+  const std::size_t batch = source.size();
+  const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
+  std::vector<Index> readers(batch);
+  for (std::size_t b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[static_cast<std::size_t>(source[b])];
+  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  for (std::size_t first = 0; first < batch; ++first)
+    for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
+      const Index made_of = source[b];
+      overwrite(made_of, static_cast<Index>(b));
+      source[b] = static_cast<Index>(b);
+      b = static_cast<std::size_t>(made_of);
+      --readers[b];
+    }
+  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  for (std::size_t b = 0; b < batch; ++b) {
+    std::size_t to = b;
+    while (source[to] != static_cast<Index>(b)) {
+      const Index next = source[to];
+      exchange(static_cast<Index>(to), next);
+      source[to] = static_cast<Index>(to);
+      to = static_cast<std::size_t>(next);
+    }
+    source[to] = static_cast<Index>(to);
+  }
 }
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_ROTATION_DETAIL_KEY_TURN_HPP
+#endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_TOKEN_COORDINATES_HPP
+#define ROPE_CACHE_TOKEN_COORDINATES_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
+#include <algorithm>  // std::max
+#include <bit>        // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
+/// is at the same position on all axes; the patches of an image share their time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+struct text_run {
+  Index tokens;
+};
+
+/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
+struct vision_run {
+  Index frames = 1, height = 0, width = 0;
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+
+/// A piece of a prompt.
+using prompt_run = std::variant<text_run, vision_run>;
+
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("merged_patches: merge must be positive and divide height and width, got ",
+                               merge, " for ", height, " and ", width));
+  return {frames, height / merge, width / merge, frame_step};
+}
+
+/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+///
+/// \param text_tokens  [frames], tokens of text before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
+                                                      const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    ROPE_THROW(std::invalid_argument,
+               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
+                               video.frames, ", got ", text_tokens.size()));
+  std::vector<prompt_run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+
+/// Where the tokens of a prompt are, and where generation goes on.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
+template <class Scalar>
+struct prompt_positions {
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
+  Scalar next;                      // of the first token after the prompt, on all axes
+
+  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
+  /// all axes, so that a one-axis table at this position decodes with the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+
+namespace detail {
+
+/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+inline bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+
+/// Checks every run and returns the number of tokens.
+inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
+  constexpr Index most =
+      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
+  Index total = 0;
+  for (const prompt_run& run : runs) {
+    Index tokens = 0;
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      if (text->tokens < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
+      tokens = text->tokens;
+    } else {
+      const vision_run& vision = *std::get_if<vision_run>(&run);
+      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
+                           ", ", vision.height, ", ", vision.width, "]"));
+      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+        ROPE_THROW(
+            std::invalid_argument,
+            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                    vision.frame_step, " for ", vision.frames, " frames"));
+      tokens = vision.frames;
+      for (const Index extent : {vision.height, vision.width}) {
+        if (extent > 0 && tokens > most / extent)
+          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
+        tokens *= extent;
+      }
+    }
+    if (tokens > most - total)
+      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
+    total += tokens;
+  }
+  return total;
+}
+
+/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
+/// and `after(start, run)` the position that follows the run.
+template <class Scalar, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
+                                     const Place& place, const After& after) {
+  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+  Index token = 0;
+  for (const prompt_run& run : runs) {
+    if (!is_within_2_53(static_cast<double>(prompt.next)))
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      for (Index t = 0; t < text->tokens; ++t)
+        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
+      prompt.next += static_cast<Scalar>(text->tokens);
+      continue;
+    }
+    const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
+    for (Index frame = 0; frame < vision.frames; ++frame)
+      for (Index row = 0; row < vision.height; ++row)
+        for (Index column = 0; column < vision.width; ++column)
+          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
+    prompt.next = after(prompt.next, vision);
+  }
+  return prompt;
+}
+
+}  // namespace detail
+
+/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
+/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///
+/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
+/// another: give all of it at once.
+///
+/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
+///          std::out_of_range for a run that starts above 2^53
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which truncate frame times as well
+inline prompt_positions<std::int64_t> qwen_vl_positions(
+    const std::vector<prompt_run>& runs, std::int64_t start = 0,
+    vision_advance advance = vision_advance::past_time_and_sides) {
+  const auto time_of = [](Index frame, const vision_run& run) {
+    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
+  };
+  auto prompt = detail::walk_prompt<std::int64_t>(
+      "qwen_vl_positions", runs, start,
+      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
+        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
+      },
+      [&](std::int64_t first, const vision_run& run) {
+        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
+        if (advance == vision_advance::past_sides) return first + last_side + 1;
+        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
+      });
+  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
+  return prompt;
+}
+
+/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
+  const auto time_of = [](double first, Index frame, const vision_run& run) {
+    return first + static_cast<double>(frame) * run.frame_step;
+  };
+  return detail::walk_prompt<double>(
+      "video_rope_positions", runs, start,
+      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
+        const double time = time_of(first, frame, run);
+        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
+                                          time + static_cast<double>(column - (run.width - 1) / 2));
+      },
+      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+
+/// Where new tokens of a cache are on several axes, for keys that come without a table.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return as_position(value) <= most && as_position(value) >= -most;
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+
+}  // namespace detail
+
+/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
+///
+///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
+///
+/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
+class token_coordinates {
+ public:
+  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
+  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  ///
+  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  template <class Derived>
+  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
+      : coordinates_(checked(owned_array<typename Derived::Scalar>(coordinates))) {}
+
+  Index rows() const { return coordinates_.rows(); }
+  Index axes() const { return coordinates_.cols(); }
+  /// [rows, axes]; valid while this object lives.
+  owned_array<double>::const_map coordinates() const { return coordinates_.map(); }
+
+ private:
+  template <class Scalar>
+  static owned_array<double> checked(const owned_array<Scalar>& given) {
+    constexpr bool whole = std::is_integral_v<Scalar>;
+    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
+                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
+                  "position");
+    for (Index r = 0; r < given.rows(); ++r)
+      for (Index a = 0; a < given.cols(); ++a)
+        if (!detail::is_coordinate(given(r, a)))
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
+                                     "magnitude, got ",
+                                     given(r, a), " at row ", r, ", axis ", a));
+    return given.template cast<double>();
+  }
+
+  owned_array<double> coordinates_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
 
 /// What kv_cache and latent_cache have in common: tokens in memory, one growing sequence per row.
 
@@ -11843,7 +12646,8 @@ namespace detail {
 /// key. Functions are told the name under which the user called them.
 ///
 /// Invariant: tokens [0, rows().size(b)) of row b are written. Every function that throws leaves all as it
-///            was.
+///            was. With axes, tokens are at coordinates(), and positions 0, 1, 2, ... of rows() are their
+///            order.
 template <class T, value_place place>
 class stored_tokens {
  public:
@@ -11852,12 +12656,33 @@ class stored_tokens {
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
         rows_(batch, capacity),
         storage_(storage) {}
+  stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
+                Index value_dim, key_storage storage, token_axes axes)
+      : stored_tokens(owner, batch, capacity, kv_heads, head_dim, value_dim, storage) {
+    coordinates_ = axes_rows(owner, batch, capacity, axes);
+  }
 
   const cache_memory<T, place>& memory() const { return memory_; }
   const cache_rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  /// Where the next tokens are.
-  auto next_source() const { return started_rows<std::int64_t>{rows_.next()}; }
+  const axes_rows& coordinates() const { return coordinates_; }
+  bool on_axes() const { return coordinates_.axes() > 0; }
+  /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
+  std::span<const std::int64_t> positions(const char* function, Index b) const {
+    if (on_axes())
+      ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", coordinates_.axes(),
+                                                " axes, ask for their coordinates or order"));
+    return rows_.positions(rows_.checked(function, b));
+  }
+  /// Where the next tokens are, of text where there are axes.
+  ///
+  /// Throws:  std::invalid_argument if that is between two integers
+  std::span<const std::int64_t> next_positions(const char* function) const {
+    return on_axes() ? coordinates_.next_positions(function) : rows_.next();
+  }
+  auto next_source(const char* function) const {
+    return started_rows<std::int64_t>{next_positions(function)};
+  }
 
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
@@ -11867,7 +12692,34 @@ class stored_tokens {
     if (!rows_.empty()) require_given_keys(function, rotation_);
     rotation_ = {};
     memory_.write_behind(rows_, k, v, counts, threads);
-    rows_.append(k.tokens, counts, positions);
+    note(k.tokens, counts, positions);
+  }
+  template <class K, class V, class Threads>
+  void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
+                const token_coordinates& at, const row_counts& counts, const Threads& threads) {
+    if (!on_axes())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache of positions takes no coordinates, make it with token_axes{",
+                         at.axes(), "}"));
+    check_axes(function, coordinates_.axes(), at.axes());
+    memory_.check_new(function, k, v, counts);
+    const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+    rows_.check_room(function, k.tokens, counts);
+    if (!rows_.empty()) require_given_keys(function, rotation_);
+    rotation_ = {};
+    memory_.write_behind(rows_, k, v, counts, threads);
+    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
+  }
+  /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
+  template <class Layout, class K, class V, class S, class Threads>
+  void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
+                  const placed_table<S>& table, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+      store_rotated<Layout>(owner, function, k, v, table,
+                            checked_token_rows(function, table.table().rows(), memory_.batch(), k.tokens),
+                            counts, threads);
+    else
+      store_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
   }
   template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
@@ -11878,15 +12730,33 @@ class stored_tokens {
     rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
+    constexpr bool by_rows = std::is_same_v<Source, token_rows>;
+    if (!by_rows && on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": a table of coordinates says where its tokens are, append them without "
+                         "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads);
-    rows_.append(k.tokens, counts, positions);
-    rotation_ = rotation_by<Layout>(table);
+    if (on_axes() && !rows_.empty())
+      rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
+    else
+      rotation_ = rotation_of<Layout>(table);
+    if constexpr (by_rows)
+      note(k.tokens, counts,
+           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
+    else
+      note(k.tokens, counts, positions);
   }
 
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
-    if (!rows_.empty() && storage_ == key_storage::rotated) require_rotation<Layout>(owner, rotation_, table);
+    if (on_axes()) has_token_rows(owner, coordinates_.axes(), table.table());
+    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (on_axes())
+      require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
+    else
+      require_rotation<Layout>(owner, rotation_, table);
   }
 
   template <class Layout, class From, class To>
@@ -11894,16 +12764,25 @@ class stored_tokens {
               const placed_table<To>& to) {
     if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
     check_table<Layout>(owner, from);
-    auto turn = turn_between<Layout, T>(function, from, to);
-    for (Index t = 0; t < memory_.slot_count(); ++t)
+    if (on_axes()) {
+      turn_between_axes<Layout, T, From, To> turn(function, coordinates_.axes(), rotation_.table == 0, from,
+                                                  to);
       for (Index b = 0; b < memory_.batch(); ++b)
-        if (t < rows_.size(b))
-          turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
-    rotation_ = rotation_by<Layout>(to);
+        for (Index t = 0; t < rows_.size(b); ++t) turn.turn(memory_.keys(), b, t, coordinates_.token(b, t));
+    } else {
+      auto turn = turn_between<Layout, T>(function, from, to);
+      for (Index t = 0; t < memory_.slot_count(); ++t)
+        for (Index b = 0; b < memory_.batch(); ++b)
+          if (t < rows_.size(b))
+            turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+    }
+    rotation_ = rotation_of<Layout>(to);
   }
 
   void truncate(const char* function, Index size, batch_row row) {
-    rows_.truncate(function, rows_.rows(function, row), size);
+    const row_range rows = rows_.rows(function, row);
+    rows_.truncate(function, rows, size);
+    coordinates_.keep(rows, size);
   }
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -11911,25 +12790,27 @@ class stored_tokens {
     const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
       memory_.move_down(b, last, first, rows_.size(b) - last);
+    coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
+    if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
   }
   /// Raw keys have no angle to turn by.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     check_shift_without_table(function, storage_, delta);
-    rows_.shift(rows_.checked_shift(function, first, count, delta, row), first, first + count, delta);
+    note_shift(checked_shift(function, first, count, delta, row), first, first + count, delta);
   }
   template <class Layout, class S>
   void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = turn_by<Layout, T>(function, table);
-    const row_range rows = rows_.checked_shift(function, first, count, delta, row);
+    auto turn = on_axes() ? turn_along_axes<Layout, T>(table) : turn_by<Layout, T>(function, table);
+    const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
-    rows_.shift(rows, first, last, delta);
+    note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
     rows_.checked(function, from);
@@ -11941,34 +12822,16 @@ class stored_tokens {
     if (from.size() != batch)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
-    std::vector<Index> source(batch), readers(batch);
-    for (std::size_t b = 0; b < batch; ++b) {
-      source[b] = rows_.checked(function, from[b]);
-      if (source[b] != static_cast<Index>(b)) ++readers[static_cast<std::size_t>(source[b])];
-    }
-    // A row that no other one is made of can be overwritten, which may free the row that it is made of.
-    const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
-    for (std::size_t first = 0; first < batch; ++first)
-      for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
-        const Index made_of = source[b];
-        overwrite(made_of, static_cast<Index>(b));
-        source[b] = static_cast<Index>(b);
-        b = static_cast<std::size_t>(made_of);
-        --readers[b];
-      }
-    // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
-    for (std::size_t b = 0; b < batch; ++b) {
-      std::size_t to = b;
-      while (source[to] != static_cast<Index>(b)) {
-        const Index next = source[to];
-        exchange(static_cast<Index>(to), next);
-        source[to] = static_cast<Index>(to);
-        to = static_cast<std::size_t>(next);
-      }
-      source[to] = static_cast<Index>(to);
-    }
+    std::vector<Index> source(batch);
+    for (std::size_t b = 0; b < batch; ++b) source[b] = rows_.checked(function, from[b]);
+    reorder_rows(
+        source, [&](Index row, Index to) { overwrite(row, to); },
+        [&](Index first, Index second) { exchange(first, second); });
   }
-  void clear() { rows_.clear(); }
+  void clear() {
+    rows_.clear();
+    coordinates_.clear();
+  }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
   head_view<const T> keys(const char* function) const {
@@ -11986,17 +12849,53 @@ class stored_tokens {
   }
 
  private:
+  template <class Layout, class S>
+  key_rotation rotation_of(const placed_table<S>& table) const {
+    return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  }
+  /// Keeps count of new tokens at positions, which are those on all axes.
+  template <class Source>
+  void note(Index tokens, const row_counts& counts, const Source& positions) {
+    if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
+      if (!on_axes()) return rows_.append(tokens, counts, positions);
+      coordinates_.append(rows_, tokens, counts, [&](Index b, Index t, Index /*a*/) {
+        return static_cast<double>(positions(b, t));
+      });
+    } else {
+      coordinates_.append(rows_, tokens, counts, positions);
+    }
+    rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
+  }
+  /// The rows of a shift that nothing speaks against.
+  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
+                          batch_row row) const {
+    if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
+    const row_range rows = rows_.rows(function, row);
+    rows_.check_tokens(function, rows, first, count);
+    coordinates_.check_shift(function, rows, first, first + count, delta);
+    return rows;
+  }
+  void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    if (on_axes())
+      coordinates_.shift(rows, rows_, first, last, delta);
+    else
+      rows_.shift(rows, first, last, delta);
+  }
   void overwrite(Index from, Index to) {
     memory_.copy_row(from, to, rows_.size(from));
+    coordinates_.copy_row(from, to, rows_.size(from));
     rows_.copy_row(from, to);
   }
   void exchange(Index a, Index b) {
-    memory_.swap_rows(a, b, (std::max)(rows_.size(a), rows_.size(b)));
+    const Index size = (std::max)(rows_.size(a), rows_.size(b));
+    memory_.swap_rows(a, b, size);
+    coordinates_.swap_rows(a, b, size);
     rows_.swap_rows(a, b);
   }
 
   cache_memory<T, place> memory_;
   cache_rows rows_;
+  axes_rows coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
@@ -12020,8 +12919,9 @@ inline namespace ROPE_ABI {
 ///
 /// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries.
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
-/// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
-/// keys of one head are contiguous for a query that reads them all.
+/// `append_at` names another; `shift` changes it. Tokens of images have several coordinates: token_axes, in
+/// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
+/// query that reads them all.
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
 ///
@@ -12040,6 +12940,12 @@ class kv_cache {
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
                 storage) {}
 
+  /// Of tokens on several axes.  Throws: as above
+  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
+           key_storage storage = key_storage::rotated)
+      : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
+                storage, axes) {}
+
   kv_cache(const kv_cache&) = default;
   kv_cache(kv_cache&&) = default;
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
@@ -12056,13 +12962,38 @@ class kv_cache {
   Index size() const { return rows().common_size("kv_cache::size"); }
   /// Tokens stored in row b.  Throws: std::out_of_range
   Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
+  /// std::invalid_argument if they have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return rows().positions(rows().checked("kv_cache::positions", b));
+    return tokens_.positions("kv_cache::positions", b);
+  }
+  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
+  /// valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> order(Index b) const {
+    return rows().positions(rows().checked("kv_cache::order", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.
-  std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  ///
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  std::span<const std::int64_t> next_positions() const {
+    return tokens_.next_positions("kv_cache::next_positions");
+  }
+  /// Coordinates of a token; 0: it has a position.
+  Index axes() const { return tokens_.coordinates().axes(); }
+  /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  auto coordinates(Index b) const {
+    const Index row = rows().checked("kv_cache::coordinates", b);
+    return tokens_.coordinates().of(row, rows().size(row));
+  }
+  /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
+  owned_array<double> coordinates() const { return tokens_.coordinates().all(rows()); }
+  /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
+  owned_array<double> next_coordinates(Index tokens = 1) const {
+    return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
+  }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
   /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
@@ -12085,7 +13016,7 @@ class kv_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    tokens_.store("kv_cache::append", k, v, tokens_.next_source(), counts, threads);
+    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -12103,8 +13034,8 @@ class kv_cache {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table),
-                                             tokens_.next_source(), counts, threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table), counts,
+                                          threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -12134,6 +13065,16 @@ class kv_cache {
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v, detail::placed(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
+  }
+
+  /// Keys as they come, raw or rotated, at coordinates: in a cache with axes.
+  ///
+  /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
+    tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -12372,7 +13313,8 @@ class latent_cache {
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source(), counts, threads);
+    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
+                  counts, threads);
   }
 
   /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
@@ -12391,8 +13333,8 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             placed("latent_cache::append", table), tokens_.next_source(),
-                                             counts, threads);
+                                             placed("latent_cache::append", table),
+                                             tokens_.next_source("latent_cache::append"), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order, as in kv_cache.
@@ -12801,6 +13743,11 @@ template <class X>
 inline constexpr bool is_cache = is_ring<X>;
 template <class C>
 inline constexpr bool is_cache<kv_cache<C>> = true;
+/// Whether its tokens may have coordinates.
+template <class X>
+inline constexpr bool may_have_axes = false;
+template <class C>
+inline constexpr bool may_have_axes<kv_cache<C>> = true;
 template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
@@ -12818,6 +13765,37 @@ auto placed_for(const Cache& /*cache*/, const Table& table) {
 template <class C, class Table>
 auto placed_for(const latent_cache<C>& cache, const Table& table) {
   return behind_latent("attention", table, cache.latent_dim(), cache.rotary_dim());
+}
+
+/// What visibility goes by, for every token or slot of row b.
+template <class Cache>
+std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
+  return cache.positions(b);
+}
+template <class C>
+std::span<const std::int64_t> order_of(const kv_cache<C>& cache, Index b) {
+  return cache.order(b);
+}
+
+/// The positions of the newest `count` tokens of row b, as visibility goes by them.
+template <class Cache>
+std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
+  return order_of(cache, b).last(static_cast<std::size_t>(count));
+}
+template <class C>
+std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
+  struct ring_queries {};
+  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
+  for (Index i = 0; i < count; ++i)
+    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  return {positions, static_cast<std::size_t>(count)};
+}
+
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
 }
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
@@ -12962,27 +13940,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The positions of the newest `count` tokens of row b.
-template <class Cache>
-std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
-  return cache.positions(b).last(static_cast<std::size_t>(count));
-}
-template <class C>
-std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
-  struct ring_queries {};
-  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
-  for (Index i = 0; i < count; ++i)
-    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
-  return {positions, static_cast<std::size_t>(count)};
-}
-
-/// Whether positions are 0, 1, 2, ...
-inline bool counted(std::span<const std::int64_t> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    if (positions[i] != static_cast<std::int64_t>(i)) return false;
-  return true;
-}
-
 /// A call of attention with a cache.
 template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
@@ -13010,22 +13967,42 @@ class cached_call {
 
   void run() {
     if (attend_together()) return;
+    for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
+      const std::span<const std::int64_t> positions = newest(cache_, b, q.tokens);
+      if (counts_by_rank(cache_))
+        attend_by_rank(b, q, out, positions);
+      else
+        attend(b, q, out, positions);
+    });
+  }
+  /// The same with other queries of the same shape.
+  void run_with(const head_view<const T>& q) {
+    q_ = q;
+    run();
+  }
+
+  /// How many queries row b has.
+  Index queries_of(Index b) const { return count_of(b, q_.tokens, counts_); }
+
+  /// Calls attend_row(b, q, out) for every row that has queries, with those; zeros are written for the
+  /// others.
+  template <class AttendRow>
+  void for_each_row(const AttendRow& attend_row) const {
     for (Index b = 0; b < cache_.batch(); ++b) {
-      const Index count = count_of(b, q_.tokens, counts_);
+      const Index count = queries_of(b);
       for (Index t = count; t < out_.tokens; ++t)
         for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
       if (!options_.log_sum_exp.empty())
         std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
                     (q_.tokens - count) * q_.heads, attention_options::no_keys);
-      if (count == 0) continue;
-      const head_view<const T> q = q_.batch_range(b, 1).token_range(0, count);
-      const head_view<T> out = out_.batch_range(b, 1).token_range(0, count);
-      const std::span<const std::int64_t> positions = newest(cache_, b, count);
-      if (counts_by_rank(cache_))
-        attend_by_rank(b, q, out, positions);
-      else
-        attend(b, q, out, positions);
+      if (count > 0)
+        attend_row(b, q_.batch_range(b, 1).token_range(0, count),
+                   out_.batch_range(b, 1).token_range(0, count));
     }
+  }
+  /// The options of all queries of row b.
+  attention_options options_of_row(Index b, Index queries, Index keys) const {
+    return options_of(options_, {b, q_.tokens, 0, q_.heads, queries, keys});
   }
 
  private:
@@ -13056,7 +14033,7 @@ class cached_call {
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
-      const Index count = count_of(b, q_.tokens, counts_);
+      const Index count = queries_of(b);
       checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
                         plain);
       check_appended("attention", cache_, b, count);
@@ -13075,7 +14052,7 @@ class cached_call {
       } else {
         for (const std::int64_t position : positions) read.include(position);
         if (raw())
-          for (const std::int64_t position : cache_.positions(b))
+          for (const std::int64_t position : order_of(cache_, b))
             if (position != ring_cache<C>::no_position) read.include(position);
       }
       check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
@@ -13101,7 +14078,7 @@ class cached_call {
       if (!counts_.empty() || q_.batch == 0) return false;
       const Index size = cache_.size(0);
       for (Index b = 0; b < q_.batch; ++b)
-        if (cache_.size(b) != size || !counted(cache_.positions(b))) return false;
+        if (cache_.size(b) != size || !counted(order_of(cache_, b))) return false;
       head_view<const T> q = q_;
       if constexpr (rotates) {
         if (raw()) {
@@ -13123,9 +14100,9 @@ class cached_call {
   void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
               std::span<const std::int64_t> positions) const {
     const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
-    attention_options options = options_of(options_, {b, q_.tokens, 0, q.heads, q.tokens, k.tokens});
+    attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
-    options.key_positions = cache_.positions(b);
+    options.key_positions = order_of(cache_, b);
     if constexpr (rotates) {
       if (raw()) {
         const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
@@ -13218,6 +14195,150 @@ class cached_call {
 
 #endif  // ROPE_CACHE_DETAIL_CACHED_CALL_HPP
 
+/// Attention to a cache whose tokens have coordinates: who sees whom goes by their order, and queries, or raw
+/// keys, turn by the rows of a table, which must be at the coordinates that the cache knows.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A call of attention<Layout>(q, cache, out, table) where the cache has axes.
+template <class Layout, class T, class C, class S, class Threads>
+class axes_call {
+ public:
+  axes_call(const head_view<const T>& q, const kv_cache<C>& cache, const head_view<T>& out,
+            const placed_table<S>& table, const attention_options& options, const row_counts& counts,
+            const Threads& threads)
+      : call_(q, cache, out, &table, options, counts, threads),
+        q_(q),
+        cache_(cache),
+        table_(table),
+        threads_(threads) {
+    cache.template check_table<Layout>(table);
+    const bool by_rows = has_token_rows("attention", cache.axes(), table.table());
+    if (cache.storage() == key_storage::raw) {
+      check_all_tokens(by_rows);
+    } else {
+      by_rows ? check_queries() : find_text();
+    }
+  }
+
+  void run() {
+    if (cache_.storage() == key_storage::raw) return attend_raw();
+    if (queries_ == no_queries) return call_.run();
+    struct queries_on_axes {};
+    const head_view<T> turned =
+        bhsd(workspace<queries_on_axes, T>(q_.size()), q_.batch, q_.heads, q_.tokens, q_.head_dim);
+    if (queries_ == at_rows)
+      rotate_all<Layout, false>(q_, turned, table_, rows_, threads_);
+    else
+      rotate_all<Layout, false>(q_, turned, table_, text_source(), threads_);
+    call_.run_with(turned);
+  }
+
+ private:
+  const double* coordinates_of(Index b, Index t) const {
+    return &cache_.coordinates(b).coeffRef(cache_.size(b) - call_.queries_of(b) + t, 0);
+  }
+  listed_positions<std::int64_t> text_source() const {
+    const auto size = static_cast<std::size_t>(q_.batch * q_.tokens);
+    return {vector_of("attention", std::span<const std::int64_t>(text_, size)), q_.tokens};
+  }
+  /// Throws:  std::invalid_argument unless row `r` of the table is where a token is
+  void check_row(std::int64_t r, const double* coordinates, const char* token) const {
+    const auto of_table = table_.table().coordinates();
+    for (Index a = 0; a < cache_.axes(); ++a)
+      if (!equal(of_table(r, a), coordinates[a]))
+        ROPE_THROW(std::invalid_argument,
+                   message("attention: the table must be at the coordinates of ", token, ", row ", r,
+                           " is at ", of_table(r, a), " on axis ", a, " and the token at ", coordinates[a]));
+  }
+  void check_queries() {
+    rows_ = checked_token_rows("attention", table_.table().rows(), q_.batch, q_.tokens);
+    check_rotation<Layout>("attention", q_, table_, rows_);
+    for (Index b = 0; b < q_.batch; ++b)
+      for (Index t = 0; t < call_.queries_of(b); ++t)
+        check_row(rows_(b, t), coordinates_of(b, t), "the queries, which are the newest tokens");
+  }
+  /// The positions of queries that are text.
+  ///
+  /// Throws:  std::invalid_argument if one is not
+  void find_text() {
+    struct text_positions {};
+    std::int64_t* text = workspace<text_positions, std::int64_t>(q_.batch * q_.tokens);
+    position_range range;
+    for (Index b = 0; b < q_.batch; ++b)
+      for (Index t = 0; t < call_.queries_of(b); ++t) {
+        const double* at = coordinates_of(b, t);
+        for (Index a = 0; a < cache_.axes(); ++a)
+          if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
+            ROPE_THROW(std::invalid_argument,
+                       message("attention: a table of positions turns text, which is at one integer on all "
+                               "axes; give a table of coordinates for a query at ",
+                               at[0], " and ", at[a]));
+        range.include(text[b * q_.tokens + t] = static_cast<std::int64_t>(at[0]));
+      }
+    check_rotation<Layout>("attention", q_, table_, known_range{range});
+    // What is no query turns as well, by any position of the table.
+    for (Index b = 0; b < q_.batch; ++b)
+      for (Index t = call_.queries_of(b); t < q_.tokens; ++t) text[b * q_.tokens + t] = range.smallest;
+    text_ = text;
+    queries_ = range.empty() ? no_queries : at_positions;
+  }
+  void check_all_tokens(bool by_rows) const {
+    const frequency_table<S>& table = table_.table();
+    if (!by_rows)
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: raw keys on ", cache_.axes(),
+                         " axes are read by a table at cache.coordinates(), got one of positions"));
+    Index size = 0;
+    for (Index b = 0; b < cache_.batch(); ++b) size += cache_.size(b);
+    if (table.rows() != size)
+      ROPE_THROW(std::invalid_argument,
+                 message("attention: raw keys are read by a table at cache.coordinates(), which has ", size,
+                         " rows, got ", table.rows()));
+    check_rotation<Layout>("attention", q_, table_, known_range{});
+    size = 0;
+    for (Index b = 0; b < cache_.batch(); ++b)
+      for (Index t = 0; t < cache_.size(b); ++t)
+        check_row(size++, &cache_.coordinates(b).coeffRef(t, 0), "all tokens");
+  }
+
+  void attend_raw() {
+    // Rows of the table, of which those of one row of the batch lie together in the order of tokens.
+    struct all_rows {};
+    const Index count = table_.table().rows();
+    std::int64_t* rows = workspace<all_rows, std::int64_t>(count);
+    std::iota(rows, rows + count, std::int64_t{0});
+    call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
+      const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+      Index first = 0;
+      for (Index before = 0; before < b; ++before) first += cache_.size(before);
+      attention_options options = call_.options_of_row(b, q.tokens, k.tokens);
+      options.key_positions = {rows + first, static_cast<std::size_t>(k.tokens)};
+      options.query_positions = options.key_positions.last(static_cast<std::size_t>(q.tokens));
+      const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});
+      attend(attention_call<T, table_rotation<Layout, S>, C>{q, k, v, out, rules, {tables_of(table_)}},
+             threads_);
+    });
+  }
+
+  cached_call<unnamed_layout, T, kv_cache<C>, S, Threads> call_;
+  head_view<const T> q_;
+  const kv_cache<C>& cache_;
+  placed_table<S> table_;
+  const Threads& threads_;
+  enum { at_rows, at_positions, no_queries } queries_ = at_rows;
+  token_rows rows_ = {0};
+  const std::int64_t* text_ = nullptr;  // positions of queries, [batch * tokens]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_AXES_CALL_HPP
+
 /// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
 
 namespace rope {
@@ -13308,6 +14429,12 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed_for(cache, table);
+  if constexpr (detail::may_have_axes<Cache>) {
+    if (cache.axes() > 0)
+      return detail::axes_call<Layout, T, typename Cache::value_type, typename Table::scalar, Threads>(
+                 q, cache, out, rotation, options, counts, threads)
+          .run();
+  }
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();
@@ -13378,6 +14505,30 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
   return read;
 }
 
+/// The same where tokens have coordinates and the table has the rows of the new ones.
+///
+/// \return  whether the step is checked: a table of positions takes text as it does without axes
+/// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
+///          read
+template <class Layout, class C, class S>
+bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index tokens, Index head_dim,
+                        const placed_table<S>& table) {
+  if (cache.axes() == 0) return false;
+  if (cache.storage() == key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": raw keys on ", cache.axes(),
+                       " axes are read by a table of all tokens, append and attend to them by hand"));
+  if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
+                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
+  return true;
+}
+template <class Layout, class C, class S>
+bool check_next_on_axes(const char* /*function*/, const ring_cache<C>& /*cache*/, Index /*tokens*/,
+                        Index /*head_dim*/, const placed_table<S>& /*table*/) {
+  return false;
+}
+
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
@@ -13403,6 +14554,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
+    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;
@@ -21134,243 +22286,6 @@ inline owned_array<double> patch_centers(Index height, Index width, patch_normal
 #include <variant>
 #include <vector>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-
-#include <algorithm>  // std::max
-#include <bit>        // std::bit_cast
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <variant>
-#include <vector>
-
-
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
-/// is at the same position on all axes; the patches of an image share their time.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-///     token    text   text   text   image                    text   text
-///     time       0      1      2     3   3   3   3             5      6
-///     height     0      1      2     3   3   4   4             5      6
-///     width      0      1      2     3   4   3   4             5      6
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Tokens of text.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-struct text_run {
-  Index tokens;
-};
-
-/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
-///
-///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
-struct vision_run {
-  Index frames = 1, height = 0, width = 0;
-  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
-};
-
-/// A piece of a prompt.
-using prompt_run = std::variant<text_run, vision_run>;
-
-/// A vision_run from the extents before merging (`image_grid_thw`).
-///
-/// Throws:  std::invalid_argument unless merge is positive and divides height and width
-inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
-                                 double frame_step = 1) {
-  if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("merged_patches: merge must be positive and divide height and width, got ",
-                               merge, " for ", height, " and ", width));
-  return {frames, height / merge, width / merge, frame_step};
-}
-
-/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
-///
-/// \param text_tokens  [frames], tokens of text before each frame
-///
-/// Throws:  std::invalid_argument unless there is one count per frame
-inline std::vector<prompt_run> frames_with_timestamps(const vision_run& video,
-                                                      const std::vector<Index>& text_tokens) {
-  if (static_cast<Index>(text_tokens.size()) != video.frames)
-    ROPE_THROW(std::invalid_argument,
-               detail::message("frames_with_timestamps: text_tokens must have one count per frame, ",
-                               video.frames, ", got ", text_tokens.size()));
-  std::vector<prompt_run> runs;
-  for (const Index tokens : text_tokens) {
-    runs.push_back(text_run{tokens});
-    runs.push_back(vision_run{1, video.height, video.width});
-  }
-  return runs;
-}
-
-/// Where the tokens of a prompt are, and where generation goes on.
-///
-///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
-template <class Scalar>
-struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
-  Scalar next;                      // of the first token after the prompt, on all axes
-
-  /// What the position of a later token exceeds its index by (`rope_deltas`): token n is at n + delta() on
-  /// all axes, so that a one-axis table at this position decodes with the same bits.
-  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
-};
-
-namespace detail {
-
-/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
-inline bool is_within_2_53(double x) {
-  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-
-/// Checks every run and returns the number of tokens.
-inline Index tokens_of_prompt(const char* function, const std::vector<prompt_run>& runs) {
-  constexpr Index most =
-      (std::numeric_limits<Index>::max)() / 64;  // so that the table of coordinates has a size
-  Index total = 0;
-  for (const prompt_run& run : runs) {
-    Index tokens = 0;
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      if (text->tokens < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the tokens of a run must not be negative, got ", text->tokens));
-      tokens = text->tokens;
-    } else {
-      const vision_run& vision = *std::get_if<vision_run>(&run);
-      if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-        ROPE_THROW(std::invalid_argument,
-                   message(function, ": the extents of a run must not be negative, got [", vision.frames,
-                           ", ", vision.height, ", ", vision.width, "]"));
-      if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-          !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-        ROPE_THROW(
-            std::invalid_argument,
-            message(function, ": frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                    vision.frame_step, " for ", vision.frames, " frames"));
-      tokens = vision.frames;
-      for (const Index extent : {vision.height, vision.width}) {
-        if (extent > 0 && tokens > most / extent)
-          ROPE_THROW(std::length_error, message(function, ": a run exceeds the address space"));
-        tokens *= extent;
-      }
-    }
-    if (tokens > most - total)
-      ROPE_THROW(std::length_error, message(function, ": the prompt exceeds the address space"));
-    total += tokens;
-  }
-  return total;
-}
-
-/// Walks over the runs. `place(start, frame, row, column, run)` gives the coordinates of a token of vision,
-/// and `after(start, run)` the position that follows the run.
-template <class Scalar, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<prompt_run>& runs, Scalar start,
-                                     const Place& place, const After& after) {
-  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
-  Index token = 0;
-  for (const prompt_run& run : runs) {
-    if (!is_within_2_53(static_cast<double>(prompt.next)))
-      ROPE_THROW(std::out_of_range,
-                 message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t)
-        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
-      prompt.next += static_cast<Scalar>(text->tokens);
-      continue;
-    }
-    const vision_run& vision = *std::get_if<vision_run>(&run);
-    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
-    for (Index frame = 0; frame < vision.frames; ++frame)
-      for (Index row = 0; row < vision.height; ++row)
-        for (Index column = 0; column < vision.width; ++column)
-          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
-    prompt.next = after(prompt.next, vision);
-  }
-  return prompt;
-}
-
-}  // namespace detail
-
-/// Where the run after an image or a video starts. The two differ after a video that lasts longer than its
-/// frames are high and wide; Qwen3-VL, whose frames are runs of their own, has no such video.
-enum class vision_advance {
-  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
-  past_sides            // max(height, width) after the start: transformers since 5.3
-};
-
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
-/// frames of a video as one.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` says; generation goes on one after the largest position of all
-///
-/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
-/// another: give all of it at once.
-///
-/// Throws:  std::invalid_argument for a negative count or a bad frame_step; std::length_error;
-///          std::out_of_range for a run that starts above 2^53
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which truncate frame times as well
-inline prompt_positions<std::int64_t> qwen_vl_positions(
-    const std::vector<prompt_run>& runs, std::int64_t start = 0,
-    vision_advance advance = vision_advance::past_time_and_sides) {
-  const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<std::int64_t>(static_cast<double>(frame) * run.frame_step);
-  };
-  auto prompt = detail::walk_prompt<std::int64_t>(
-      "qwen_vl_positions", runs, start,
-      [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
-        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
-      },
-      [&](std::int64_t first, const vision_run& run) {
-        const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
-        if (advance == vision_advance::past_sides) return first + last_side + 1;
-        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
-      });
-  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
-  return prompt;
-}
-
-/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + frame * frame_step,
-///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
-///     the next run starts one after the time of the last frame
-///
-/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
-///
-/// Throws:  as qwen_vl_positions
-/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-inline prompt_positions<double> video_rope_positions(const std::vector<prompt_run>& runs, double start = 0) {
-  const auto time_of = [](double first, Index frame, const vision_run& run) {
-    return first + static_cast<double>(frame) * run.frame_step;
-  };
-  return detail::walk_prompt<double>(
-      "video_rope_positions", runs, start,
-      [&](double first, Index frame, Index row, Index column, const vision_run& run) {
-        const double time = time_of(first, frame, run);
-        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
-                                          time + static_cast<double>(column - (run.width - 1) / 2));
-      },
-      [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 
 /// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
 

@@ -14,6 +14,7 @@
 #include <rope/cache/page_writes.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
+#include <rope/cache/token_coordinates.hpp>
 #include <rope/cache/turned_keys.hpp>
 
 #endif  // ROPE_CACHE_HPP

@@ -167,6 +167,16 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   CHECK(*latent_out_memory.view.at(0, 0, 0) == testing::Approx(1));
 }
 
+TEST_CASE("calls of the pages: caches of coordinates", "[house]") {
+  const ones k_memory(kv_heads), v_memory(kv_heads);
+  const head_view<float> k = k_memory.view, v = v_memory.view;
+  const Index capacity = 16;
+  auto cache = kv_cache<T>(batch, capacity, kv_heads, head_dim, token_axes{3});
+  const auto prompt = qwen_vl_positions({text_run{tokens}});
+  cache.append_at(k, v, token_coordinates(prompt.coordinates));
+  CHECK(cache.next_positions()[0] == tokens);
+}
+
 TEST_CASE("calls of the pages: memory of your own", "[house]") {
   const frequency_table table(frequencies(head_dim), 200), from = table, to(frequencies(head_dim, 1e5), 200);
   const ones q_memory, k_memory(kv_heads), v_memory(kv_heads), out_memory, key_memory(kv_heads),

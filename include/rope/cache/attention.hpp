@@ -7,6 +7,7 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/cache/detail/axes_call.hpp>
 #include <rope/cache/detail/cached_call.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
@@ -103,6 +104,12 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   const auto rotation = detail::placed_for(cache, table);
+  if constexpr (detail::may_have_axes<Cache>) {
+    if (cache.axes() > 0)
+      return detail::axes_call<Layout, T, typename Cache::value_type, typename Table::scalar, Threads>(
+                 q, cache, out, rotation, options, counts, threads)
+          .run();
+  }
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
                                                                          counts, threads)
       .run();

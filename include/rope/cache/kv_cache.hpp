@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <span>
 
+#include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/policy.hpp>
+#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
@@ -28,8 +30,9 @@ inline namespace ROPE_ABI {
 ///
 /// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries.
 /// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
-/// `append_at` names another; `shift` changes it. Memory is [batch, kv_heads, capacity, head_dim], so the
-/// keys of one head are contiguous for a query that reads them all.
+/// `append_at` names another; `shift` changes it. Tokens of images have several coordinates: token_axes, in
+/// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
+/// query that reads them all.
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
 ///
@@ -48,6 +51,12 @@ class kv_cache {
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
                 storage) {}
 
+  /// Of tokens on several axes.  Throws: as above
+  kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
+           key_storage storage = key_storage::rotated)
+      : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
+                storage, axes) {}
+
   kv_cache(const kv_cache&) = default;
   kv_cache(kv_cache&&) = default;
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }  // all or nothing
@@ -64,13 +73,38 @@ class kv_cache {
   Index size() const { return rows().common_size("kv_cache::size"); }
   /// Tokens stored in row b.  Throws: std::out_of_range
   Index size(Index b) const { return rows().size(rows().checked("kv_cache::size", b)); }
-  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range
+  /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
+  /// std::invalid_argument if they have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return rows().positions(rows().checked("kv_cache::positions", b));
+    return tokens_.positions("kv_cache::positions", b);
+  }
+  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
+  /// valid until the cache changes.  Throws: std::out_of_range
+  std::span<const std::int64_t> order(Index b) const {
+    return rows().positions(rows().checked("kv_cache::order", b));
   }
   /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
   /// are at `row_starts{cache.next_positions()}`.
-  std::span<const std::int64_t> next_positions() const { return rows().next(); }
+  ///
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  std::span<const std::int64_t> next_positions() const {
+    return tokens_.next_positions("kv_cache::next_positions");
+  }
+  /// Coordinates of a token; 0: it has a position.
+  Index axes() const { return tokens_.coordinates().axes(); }
+  /// Those of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  auto coordinates(Index b) const {
+    const Index row = rows().checked("kv_cache::coordinates", b);
+    return tokens_.coordinates().of(row, rows().size(row));
+  }
+  /// Those of all tokens, [size(0) + size(1) + ..., axes], row by row: of a table that reads raw keys.
+  owned_array<double> coordinates() const { return tokens_.coordinates().all(rows()); }
+  /// Those of `tokens` tokens of text behind each row, [batch * tokens, axes]: of a table that appends them.
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would be above 2^53
+  owned_array<double> next_coordinates(Index tokens = 1) const {
+    return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
+  }
   /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
   /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
@@ -93,7 +127,7 @@ class kv_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
-    tokens_.store("kv_cache::append", k, v, tokens_.next_source(), counts, threads);
+    tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append"), counts, threads);
   }
 
   /// Rotates copies of new keys by their positions, and appends them. The cache then belongs to this layout
@@ -111,8 +145,8 @@ class kv_cache {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table),
-                                             tokens_.next_source(), counts, threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table), counts,
+                                          threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -142,6 +176,16 @@ class kv_cache {
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v, detail::placed(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
+  }
+
+  /// Keys as they come, raw or rotated, at coordinates: in a cache with axes.
+  ///
+  /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
+  template <int no_layout = 0, class K, class V, class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
+    tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys

@@ -139,7 +139,8 @@ class latent_cache {
   void append(head_view<L> latent, head_view<R> rotated_part, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
-    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source(), counts, threads);
+    tokens_.store("latent_cache::append", rotated_part, latent, tokens_.next_source("latent_cache::append"),
+                  counts, threads);
   }
 
   /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
@@ -158,8 +159,8 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             placed("latent_cache::append", table), tokens_.next_source(),
-                                             counts, threads);
+                                             placed("latent_cache::append", table),
+                                             tokens_.next_source("latent_cache::append"), counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order, as in kv_cache.

@@ -65,6 +65,45 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 
 }  // namespace detail
 
+/// How many coordinates a token of a kv_cache has, such as (time, height, width). A cache without axes has
+/// one integer position per token.
+///
+///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
+///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
+///     const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
+///     cache.append<Layout>(k, v, table);
+///     attention<Layout>(q, cache, out, table);
+///
+/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
+/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
+/// coordinates. Text needs none: `append` with a table of positions, of the schedule itself, puts it on
+/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
+/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
+/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
+/// cache.coordinates().
+///
+///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
+///
+/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
+/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
+///
+/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
+/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
+/// in the head, and refuses others. `shift` adds to all coordinates of tokens, `rebase` goes by them, and of
+/// the tables that both take, only the frequencies matter.
+///
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
+///          transformers
+struct token_axes {
+  Index count;
+
+  /// Throws:  std::invalid_argument unless there is an axis
+  explicit token_axes(Index axes) : count(axes) {
+    if (axes <= 0)
+      ROPE_THROW(std::invalid_argument, detail::message("token_axes: axes must be positive, got ", axes));
+  }
+};
+
 /// One row of a batch, for the functions of a cache that otherwise change every row.
 ///
 ///     cache.truncate(5, batch_row{2});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/cache.hpp>
+#include <rope/frequencies/axes.hpp>
+#include <rope/positions/multimodal_positions.hpp>
 #include <rope/rotation/rotate.hpp>
 
 #include <cmath>
@@ -107,6 +109,26 @@ TEST_CASE("the comments of attention to a cache show rows and trees", "[cache]")
   cache.append_at(k, v, depths);
   attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
   CHECK(*out.at(2, 1, 1) == 1);
+}
+
+TEST_CASE("the comments of token_axes and token_coordinates show their use", "[cache]") {
+  step s;
+  const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
+  const frequencies schedule(head_dim);
+  const axis_assignment sections = contiguous_sections({2, 1, 1});
+  const std::vector<prompt_run> runs = {text_run{1}, vision_run{1, 1, 1}};
+  {
+    kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
+    const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
+    const frequency_table<> table(on_axes(schedule, sections), prompt.coordinates);
+    cache.append<Layout>(k, v, table);
+    attention<Layout>(q, cache, out, table);
+    CHECK(*out.at(2, 1, 0) == 1);
+  }
+  kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3}, 0, key_storage::raw);
+  const auto prompt = qwen_vl_positions(runs);
+  cache.append_at(k, v, token_coordinates(prompt.coordinates));
+  CHECK(cache.next_positions()[2] == 2);
 }
 
 TEST_CASE("the comment of batch_row shows its use", "[cache]") {

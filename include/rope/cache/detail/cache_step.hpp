@@ -10,6 +10,7 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -69,6 +70,30 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
   return read;
 }
 
+/// The same where tokens have coordinates and the table has the rows of the new ones.
+///
+/// \return  whether the step is checked: a table of positions takes text as it does without axes
+/// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
+///          read
+template <class Layout, class C, class S>
+bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index tokens, Index head_dim,
+                        const placed_table<S>& table) {
+  if (cache.axes() == 0) return false;
+  if (cache.storage() == key_storage::raw)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": raw keys on ", cache.axes(),
+                       " axes are read by a table of all tokens, append and attend to them by hand"));
+  if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
+                         checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
+  return true;
+}
+template <class Layout, class C, class S>
+bool check_next_on_axes(const char* /*function*/, const ring_cache<C>& /*cache*/, Index /*tokens*/,
+                        Index /*head_dim*/, const placed_table<S>& /*table*/) {
+  return false;
+}
+
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>
@@ -94,6 +119,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
   }
   if constexpr (pair_layout<Layout>) {
     cache.template check_table<Layout>(*table);
+    if (check_next_on_axes<Layout>(function, cache, tokens, shape.head_dim, *table)) return;
     for (Index b = 0; b < cache.batch(); ++b) {
       const Index count = count_of(b, tokens, counts);
       if (count == 0) continue;

@@ -33,27 +33,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// The positions of the newest `count` tokens of row b.
-template <class Cache>
-std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
-  return cache.positions(b).last(static_cast<std::size_t>(count));
-}
-template <class C>
-std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
-  struct ring_queries {};
-  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
-  for (Index i = 0; i < count; ++i)
-    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
-  return {positions, static_cast<std::size_t>(count)};
-}
-
-/// Whether positions are 0, 1, 2, ...
-inline bool counted(std::span<const std::int64_t> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    if (positions[i] != static_cast<std::int64_t>(i)) return false;
-  return true;
-}
-
 /// A call of attention with a cache.
 template <class Layout, class T, class Cache, class S, class Threads>
 class cached_call {
@@ -81,22 +60,42 @@ class cached_call {
 
   void run() {
     if (attend_together()) return;
+    for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
+      const std::span<const std::int64_t> positions = newest(cache_, b, q.tokens);
+      if (counts_by_rank(cache_))
+        attend_by_rank(b, q, out, positions);
+      else
+        attend(b, q, out, positions);
+    });
+  }
+  /// The same with other queries of the same shape.
+  void run_with(const head_view<const T>& q) {
+    q_ = q;
+    run();
+  }
+
+  /// How many queries row b has.
+  Index queries_of(Index b) const { return count_of(b, q_.tokens, counts_); }
+
+  /// Calls attend_row(b, q, out) for every row that has queries, with those; zeros are written for the
+  /// others.
+  template <class AttendRow>
+  void for_each_row(const AttendRow& attend_row) const {
     for (Index b = 0; b < cache_.batch(); ++b) {
-      const Index count = count_of(b, q_.tokens, counts_);
+      const Index count = queries_of(b);
       for (Index t = count; t < out_.tokens; ++t)
         for (Index h = 0; h < out_.heads; ++h) std::fill_n(out_.at(b, t, h), out_.head_dim, T(0));
       if (!options_.log_sum_exp.empty())
         std::fill_n(options_.log_sum_exp.data() + (b * q_.tokens + count) * q_.heads,
                     (q_.tokens - count) * q_.heads, attention_options::no_keys);
-      if (count == 0) continue;
-      const head_view<const T> q = q_.batch_range(b, 1).token_range(0, count);
-      const head_view<T> out = out_.batch_range(b, 1).token_range(0, count);
-      const std::span<const std::int64_t> positions = newest(cache_, b, count);
-      if (counts_by_rank(cache_))
-        attend_by_rank(b, q, out, positions);
-      else
-        attend(b, q, out, positions);
+      if (count > 0)
+        attend_row(b, q_.batch_range(b, 1).token_range(0, count),
+                   out_.batch_range(b, 1).token_range(0, count));
     }
+  }
+  /// The options of all queries of row b.
+  attention_options options_of_row(Index b, Index queries, Index keys) const {
+    return options_of(options_, {b, q_.tokens, 0, q_.heads, queries, keys});
   }
 
  private:
@@ -127,7 +126,7 @@ class cached_call {
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
-      const Index count = count_of(b, q_.tokens, counts_);
+      const Index count = queries_of(b);
       checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
                         plain);
       check_appended("attention", cache_, b, count);
@@ -146,7 +145,7 @@ class cached_call {
       } else {
         for (const std::int64_t position : positions) read.include(position);
         if (raw())
-          for (const std::int64_t position : cache_.positions(b))
+          for (const std::int64_t position : order_of(cache_, b))
             if (position != ring_cache<C>::no_position) read.include(position);
       }
       check_rotation<Layout>("attention", q_.batch_range(b, 1), *table_, known_range{read});
@@ -172,7 +171,7 @@ class cached_call {
       if (!counts_.empty() || q_.batch == 0) return false;
       const Index size = cache_.size(0);
       for (Index b = 0; b < q_.batch; ++b)
-        if (cache_.size(b) != size || !counted(cache_.positions(b))) return false;
+        if (cache_.size(b) != size || !counted(order_of(cache_, b))) return false;
       head_view<const T> q = q_;
       if constexpr (rotates) {
         if (raw()) {
@@ -194,9 +193,9 @@ class cached_call {
   void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
               std::span<const std::int64_t> positions) const {
     const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
-    attention_options options = options_of(options_, {b, q_.tokens, 0, q.heads, q.tokens, k.tokens});
+    attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
-    options.key_positions = cache_.positions(b);
+    options.key_positions = order_of(cache_, b);
     if constexpr (rotates) {
       if (raw()) {
         const visibility rules(options, {1, q.tokens, k.tokens, q.heads, q.head_dim});

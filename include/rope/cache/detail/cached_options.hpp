@@ -5,10 +5,12 @@
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/workspace.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
@@ -30,6 +32,11 @@ template <class X>
 inline constexpr bool is_cache = is_ring<X>;
 template <class C>
 inline constexpr bool is_cache<kv_cache<C>> = true;
+/// Whether its tokens may have coordinates.
+template <class X>
+inline constexpr bool may_have_axes = false;
+template <class C>
+inline constexpr bool may_have_axes<kv_cache<C>> = true;
 template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
@@ -47,6 +54,37 @@ auto placed_for(const Cache& /*cache*/, const Table& table) {
 template <class C, class Table>
 auto placed_for(const latent_cache<C>& cache, const Table& table) {
   return behind_latent("attention", table, cache.latent_dim(), cache.rotary_dim());
+}
+
+/// What visibility goes by, for every token or slot of row b.
+template <class Cache>
+std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
+  return cache.positions(b);
+}
+template <class C>
+std::span<const std::int64_t> order_of(const kv_cache<C>& cache, Index b) {
+  return cache.order(b);
+}
+
+/// The positions of the newest `count` tokens of row b, as visibility goes by them.
+template <class Cache>
+std::span<const std::int64_t> newest(const Cache& cache, Index b, Index count) {
+  return order_of(cache, b).last(static_cast<std::size_t>(count));
+}
+template <class C>
+std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
+  struct ring_queries {};
+  std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
+  for (Index i = 0; i < count; ++i)
+    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  return {positions, static_cast<std::size_t>(count)};
+}
+
+/// Whether positions are 0, 1, 2, ...
+inline bool counted(std::span<const std::int64_t> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] != static_cast<std::int64_t>(i)) return false;
+  return true;
 }
 
 /// Throws:  std::invalid_argument if the options say what the cache decides

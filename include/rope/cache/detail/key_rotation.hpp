@@ -22,6 +22,7 @@ struct key_rotation {
   std::uint64_t table = 0, layout = 0;
   Index first_channel = 0;
   bool known = false;
+  std::uint64_t text = 0;  // only of a cache with axes: detail/axes_tables.hpp
 
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };

@@ -5,15 +5,22 @@
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/cache/detail/axes_rows.hpp>
+#include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
+#include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
+#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/key_turn.hpp>
@@ -31,7 +38,8 @@ namespace detail {
 /// key. Functions are told the name under which the user called them.
 ///
 /// Invariant: tokens [0, rows().size(b)) of row b are written. Every function that throws leaves all as it
-///            was.
+///            was. With axes, tokens are at coordinates(), and positions 0, 1, 2, ... of rows() are their
+///            order.
 template <class T, value_place place>
 class stored_tokens {
  public:
@@ -40,12 +48,33 @@ class stored_tokens {
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
         rows_(batch, capacity),
         storage_(storage) {}
+  stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
+                Index value_dim, key_storage storage, token_axes axes)
+      : stored_tokens(owner, batch, capacity, kv_heads, head_dim, value_dim, storage) {
+    coordinates_ = axes_rows(owner, batch, capacity, axes);
+  }
 
   const cache_memory<T, place>& memory() const { return memory_; }
   const cache_rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  /// Where the next tokens are.
-  auto next_source() const { return started_rows<std::int64_t>{rows_.next()}; }
+  const axes_rows& coordinates() const { return coordinates_; }
+  bool on_axes() const { return coordinates_.axes() > 0; }
+  /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
+  std::span<const std::int64_t> positions(const char* function, Index b) const {
+    if (on_axes())
+      ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", coordinates_.axes(),
+                                                " axes, ask for their coordinates or order"));
+    return rows_.positions(rows_.checked(function, b));
+  }
+  /// Where the next tokens are, of text where there are axes.
+  ///
+  /// Throws:  std::invalid_argument if that is between two integers
+  std::span<const std::int64_t> next_positions(const char* function) const {
+    return on_axes() ? coordinates_.next_positions(function) : rows_.next();
+  }
+  auto next_source(const char* function) const {
+    return started_rows<std::int64_t>{next_positions(function)};
+  }
 
   template <class K, class V, class Source, class Threads>
   void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
@@ -55,7 +84,34 @@ class stored_tokens {
     if (!rows_.empty()) require_given_keys(function, rotation_);
     rotation_ = {};
     memory_.write_behind(rows_, k, v, counts, threads);
-    rows_.append(k.tokens, counts, positions);
+    note(k.tokens, counts, positions);
+  }
+  template <class K, class V, class Threads>
+  void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
+                const token_coordinates& at, const row_counts& counts, const Threads& threads) {
+    if (!on_axes())
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": a cache of positions takes no coordinates, make it with token_axes{",
+                         at.axes(), "}"));
+    check_axes(function, coordinates_.axes(), at.axes());
+    memory_.check_new(function, k, v, counts);
+    const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
+    rows_.check_room(function, k.tokens, counts);
+    if (!rows_.empty()) require_given_keys(function, rotation_);
+    rotation_ = {};
+    memory_.write_behind(rows_, k, v, counts, threads);
+    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
+  }
+  /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
+  template <class Layout, class K, class V, class S, class Threads>
+  void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
+                  const placed_table<S>& table, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+      store_rotated<Layout>(owner, function, k, v, table,
+                            checked_token_rows(function, table.table().rows(), memory_.batch(), k.tokens),
+                            counts, threads);
+    else
+      store_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
   }
   template <class Layout, class K, class V, class S, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
@@ -66,15 +122,33 @@ class stored_tokens {
     rows_.check_new(function, k.tokens, positions, counts);
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
+    constexpr bool by_rows = std::is_same_v<Source, token_rows>;
+    if (!by_rows && on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
+      ROPE_THROW(std::invalid_argument,
+                 message(function,
+                         ": a table of coordinates says where its tokens are, append them without "
+                         "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads);
-    rows_.append(k.tokens, counts, positions);
-    rotation_ = rotation_by<Layout>(table);
+    if (on_axes() && !rows_.empty())
+      rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
+    else
+      rotation_ = rotation_of<Layout>(table);
+    if constexpr (by_rows)
+      note(k.tokens, counts,
+           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
+    else
+      note(k.tokens, counts, positions);
   }
 
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
-    if (!rows_.empty() && storage_ == key_storage::rotated) require_rotation<Layout>(owner, rotation_, table);
+    if (on_axes()) has_token_rows(owner, coordinates_.axes(), table.table());
+    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (on_axes())
+      require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
+    else
+      require_rotation<Layout>(owner, rotation_, table);
   }
 
   template <class Layout, class From, class To>
@@ -82,16 +156,25 @@ class stored_tokens {
               const placed_table<To>& to) {
     if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
     check_table<Layout>(owner, from);
-    auto turn = turn_between<Layout, T>(function, from, to);
-    for (Index t = 0; t < memory_.slot_count(); ++t)
+    if (on_axes()) {
+      turn_between_axes<Layout, T, From, To> turn(function, coordinates_.axes(), rotation_.table == 0, from,
+                                                  to);
       for (Index b = 0; b < memory_.batch(); ++b)
-        if (t < rows_.size(b))
-          turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
-    rotation_ = rotation_by<Layout>(to);
+        for (Index t = 0; t < rows_.size(b); ++t) turn.turn(memory_.keys(), b, t, coordinates_.token(b, t));
+    } else {
+      auto turn = turn_between<Layout, T>(function, from, to);
+      for (Index t = 0; t < memory_.slot_count(); ++t)
+        for (Index b = 0; b < memory_.batch(); ++b)
+          if (t < rows_.size(b))
+            turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+    }
+    rotation_ = rotation_of<Layout>(to);
   }
 
   void truncate(const char* function, Index size, batch_row row) {
-    rows_.truncate(function, rows_.rows(function, row), size);
+    const row_range rows = rows_.rows(function, row);
+    rows_.truncate(function, rows, size);
+    coordinates_.keep(rows, size);
   }
   void remove(const char* function, Index first, Index count, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -99,25 +182,27 @@ class stored_tokens {
     const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
       memory_.move_down(b, last, first, rows_.size(b) - last);
+    coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
+    if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
   }
   /// Raw keys have no angle to turn by.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     check_shift_without_table(function, storage_, delta);
-    rows_.shift(rows_.checked_shift(function, first, count, delta, row), first, first + count, delta);
+    note_shift(checked_shift(function, first, count, delta, row), first, first + count, delta);
   }
   template <class Layout, class S>
   void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = turn_by<Layout, T>(function, table);
-    const row_range rows = rows_.checked_shift(function, first, count, delta, row);
+    auto turn = on_axes() ? turn_along_axes<Layout, T>(table) : turn_by<Layout, T>(function, table);
+    const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
         for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
-    rows_.shift(rows, first, last, delta);
+    note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
     rows_.checked(function, from);
@@ -129,34 +214,16 @@ class stored_tokens {
     if (from.size() != batch)
       ROPE_THROW(std::invalid_argument,
                  message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
-    std::vector<Index> source(batch), readers(batch);
-    for (std::size_t b = 0; b < batch; ++b) {
-      source[b] = rows_.checked(function, from[b]);
-      if (source[b] != static_cast<Index>(b)) ++readers[static_cast<std::size_t>(source[b])];
-    }
-    // A row that no other one is made of can be overwritten, which may free the row that it is made of.
-    const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
-    for (std::size_t first = 0; first < batch; ++first)
-      for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
-        const Index made_of = source[b];
-        overwrite(made_of, static_cast<Index>(b));
-        source[b] = static_cast<Index>(b);
-        b = static_cast<std::size_t>(made_of);
-        --readers[b];
-      }
-    // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
-    for (std::size_t b = 0; b < batch; ++b) {
-      std::size_t to = b;
-      while (source[to] != static_cast<Index>(b)) {
-        const Index next = source[to];
-        exchange(static_cast<Index>(to), next);
-        source[to] = static_cast<Index>(to);
-        to = static_cast<std::size_t>(next);
-      }
-      source[to] = static_cast<Index>(to);
-    }
+    std::vector<Index> source(batch);
+    for (std::size_t b = 0; b < batch; ++b) source[b] = rows_.checked(function, from[b]);
+    reorder_rows(
+        source, [&](Index row, Index to) { overwrite(row, to); },
+        [&](Index first, Index second) { exchange(first, second); });
   }
-  void clear() { rows_.clear(); }
+  void clear() {
+    rows_.clear();
+    coordinates_.clear();
+  }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
   head_view<const T> keys(const char* function) const {
@@ -174,17 +241,53 @@ class stored_tokens {
   }
 
  private:
+  template <class Layout, class S>
+  key_rotation rotation_of(const placed_table<S>& table) const {
+    return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  }
+  /// Keeps count of new tokens at positions, which are those on all axes.
+  template <class Source>
+  void note(Index tokens, const row_counts& counts, const Source& positions) {
+    if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
+      if (!on_axes()) return rows_.append(tokens, counts, positions);
+      coordinates_.append(rows_, tokens, counts, [&](Index b, Index t, Index /*a*/) {
+        return static_cast<double>(positions(b, t));
+      });
+    } else {
+      coordinates_.append(rows_, tokens, counts, positions);
+    }
+    rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
+  }
+  /// The rows of a shift that nothing speaks against.
+  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
+                          batch_row row) const {
+    if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
+    const row_range rows = rows_.rows(function, row);
+    rows_.check_tokens(function, rows, first, count);
+    coordinates_.check_shift(function, rows, first, first + count, delta);
+    return rows;
+  }
+  void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
+    if (on_axes())
+      coordinates_.shift(rows, rows_, first, last, delta);
+    else
+      rows_.shift(rows, first, last, delta);
+  }
   void overwrite(Index from, Index to) {
     memory_.copy_row(from, to, rows_.size(from));
+    coordinates_.copy_row(from, to, rows_.size(from));
     rows_.copy_row(from, to);
   }
   void exchange(Index a, Index b) {
-    memory_.swap_rows(a, b, (std::max)(rows_.size(a), rows_.size(b)));
+    const Index size = (std::max)(rows_.size(a), rows_.size(b));
+    memory_.swap_rows(a, b, size);
+    coordinates_.swap_rows(a, b, size);
     rows_.swap_rows(a, b);
   }
 
   cache_memory<T, place> memory_;
   cache_rows rows_;
+  axes_rows coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };

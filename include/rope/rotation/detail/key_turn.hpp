@@ -40,13 +40,29 @@ class key_turn {
 
   /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
-    const auto pairs = static_cast<Index>(step_.size());
     if (!written_ || count != count_) {
-      for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, step_[i] * count);
-      write_table_row(now_, m_, row_.data(), row_.data() + pairs);
+      write([&](std::size_t i) { return step_[i] * count; });
       count_ = count;
       written_ = true;
     }
+    apply(keys, b, slot);
+  }
+  /// The same by phase_of_pair(i), whatever the steps are.
+  template <class PhaseOfPair>
+  void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+    write(phase_of_pair);
+    written_ = false;
+    apply(keys, b, slot);
+  }
+
+ private:
+  template <class PhaseOfPair>
+  void write(const PhaseOfPair& phase_of_pair) {
+    for (std::size_t i = 0; i < step_.size(); ++i) now_.set(i, phase_of_pair(i));
+    write_table_row(now_, m_, row_.data(), row_.data() + step_.size());
+  }
+  void apply(const head_view<T>& keys, Index b, Index slot) const {
+    const auto pairs = static_cast<Index>(step_.size());
     T* channels = keys.at(b, slot, 0) + first_channel_;
     // The stride of one head alone may be anything, so it is not added to a pointer.
     const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
@@ -54,7 +70,6 @@ class key_turn {
                          table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)}, false);
   }
 
- private:
   std::vector<phase> step_;
   phase_row now_;
   double m_;

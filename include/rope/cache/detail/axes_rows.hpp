@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+#define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
+
+#include <algorithm>  // std::copy, std::copy_n, std::fill, std::max_element, std::min, std::swap_ranges
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>  // std::swap
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/cache/detail/cache_rows.hpp>  // row_range
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+
+/// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
+///            next_[b] the integer after it, rounded down. Without axes and rows once it was moved from, and
+///            without memory where there are no axes.
+class axes_rows {
+ public:
+  /// [tokens, axes], the axes of a token next to each other.
+  using coordinate_map =
+      Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+
+  /// No axes: every token has one position, which is kept elsewhere.
+  axes_rows() : batch_(0), capacity_(0), axes_(0) {}
+  /// Requires:  extents that a cache has checked
+  /// Throws:    std::length_error if the coordinates exceed the address space
+  axes_rows(const char* owner, Index batch, Index capacity, token_axes axes)
+      : batch_(batch),
+        capacity_(capacity),
+        axes_(axes.count),
+        largest_(at(batch), -1.0),
+        next_(at(batch), 0),
+        coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
+
+  Index axes() const { return axes_; }
+  /// The first `size` tokens of row b.
+  coordinate_map of(Index b, Index size) const { return {row(b), size, axes_}; }
+  /// Token t of row b, [axes].
+  const double* token(Index b, Index t) const { return row(b) + t * axes_; }
+
+  /// Those of all tokens, row by row.
+  template <class Rows>
+  owned_array<double> all(const Rows& rows) const {
+    Index size = 0;
+    for (Index b = 0; b < batch_; ++b) size += rows.size(b);
+    owned_array<double> tokens(size, axes_);
+    size = 0;
+    for (Index b = 0; b < batch_; size += rows.size(b), ++b)
+      tokens.middleRows(size, rows.size(b)) = of(b, rows.size(b));
+    return tokens;
+  }
+
+  /// The next integer position of each row, [batch].
+  ///
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
+  std::span<const std::int64_t> next_positions(const char* function) const {
+    for (const double largest : largest_)
+      if (!equal(largest, std::floor(largest)))
+        ROPE_THROW(std::invalid_argument,
+                   message(function, ": the next position must be an integer, got one after a coordinate of ",
+                           largest, "; give coordinates, see next_coordinates"));
+    return next_;
+  }
+  /// Those of `tokens` tokens of text that follow each row, [batch * tokens, axes].
+  ///
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
+  owned_array<double> next_coordinates(const char* function, Index tokens) const {
+    if (tokens < 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    owned_array<double> text(batch_ * tokens, axes_);
+    for (Index b = 0; b < batch_; ++b) {
+      if (largest_[at(b)] > limit - static_cast<double>(tokens))
+        ROPE_THROW(std::out_of_range, message(function, ": coordinates must be at most 2^53, got ", tokens,
+                                              " after ", largest_[at(b)]));
+      for (Index t = 0; t < tokens; ++t)
+        text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
+    }
+    return text;
+  }
+
+  /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
+  template <class Rows, class CoordinateOf>
+  void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
+    for (Index b = 0; b < batch_; ++b) {
+      const Index size = rows.size(b), count = count_of(b, tokens, counts);
+      for (Index t = 0; t < count; ++t)
+        for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
+      find_largest(b, size > 0, size, size + count);
+    }
+  }
+  /// Row b then has `size` tokens, which are among those it had.
+  void keep(row_range rows, Index size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, size);
+  }
+  /// Tokens [first, last) of rows that have size(b) go; those behind move up.
+  template <class Rows>
+  void remove(row_range range, const Rows& rows, Index first, Index last) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      const Index size = rows.size(b);
+      std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
+      find_largest(b, false, 0, size - (last - first));
+    }
+  }
+  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
+  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
+    const auto by = static_cast<double>(delta);
+    for (Index b = rows.first; b < last_of(rows); ++b)
+      for (Index i = first * axes_; i < last * axes_; ++i)
+        if (row(b)[i] > limit - by || row(b)[i] < -limit - by)
+          ROPE_THROW(std::out_of_range,
+                     message(function, ": coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
+                             " and a delta of ", delta));
+  }
+  template <class Rows>
+  void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
+      find_largest(b, false, 0, rows.size(b));
+    }
+  }
+  void copy_row(Index from, Index to, Index size) {
+    if (axes_ == 0) return;
+    std::copy_n(row(from), size * axes_, row(to));
+    largest_[at(to)] = largest_[at(from)];
+    next_[at(to)] = next_[at(from)];
+  }
+  void swap_rows(Index a, Index b, Index size) {
+    if (axes_ == 0) return;
+    std::swap_ranges(row(a), row(a) + size * axes_, row(b));
+    std::swap(largest_[at(a)], largest_[at(b)]);
+    std::swap(next_[at(a)], next_[at(b)]);
+  }
+  void clear() {
+    std::fill(largest_.begin(), largest_.end(), -1.0);
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+  }
+
+ private:
+  static constexpr double limit = 0x1p53;
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  static std::size_t checked_size(const char* owner, Index batch, Index capacity, Index axes) {
+    constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
+    if (batch > 0 && capacity > 0 && axes > most / batch / capacity)
+      ROPE_THROW(std::length_error, message(owner, ": coordinates of ", axes, " axes for [", batch, ", ",
+                                            capacity, "] tokens exceed the address space"));
+    return at(batch * capacity * axes);
+  }
+  /// A batch without rows is kept like one row elsewhere.
+  Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
+  const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
+  double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
+
+  /// \param more  whether the largest one so far still counts, besides tokens [first, last)
+  void find_largest(Index b, bool more, Index first, Index last) {
+    double& largest = largest_[at(b)];
+    if (first < last) {
+      const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
+      largest = more ? (std::max)(largest, newest) : newest;
+    } else if (!more) {
+      largest = -1.0;
+    }
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+  }
+
+  moved_index batch_, capacity_, axes_;
+  std::vector<double> largest_;
+  std::vector<std::int64_t> next_;
+  storage<double> coordinates_;  // [batch, capacity, axes]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+#define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstddef>
+#include <cstdint>
+#include <utility>  // std::move
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/hash.hpp>
+#include <rope/base/message.hpp>
+#include <rope/cache/detail/cache_rows.hpp>  // positions_of_row
+#include <rope/cache/detail/key_rotation.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/key_turn.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/phase.hpp>
+#include <rope/tables/table.hpp>
+
+/// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
+/// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Token t of row b is row t of coordinates, or row b * tokens + t.
+struct token_rows {
+  Index row_stride;  // 0 where the rows of a batch share the coordinates
+
+  std::int64_t operator()(Index b, Index t) const { return b * row_stride + t; }
+  position_range range(const char* /*function*/, Index batch, Index tokens) const {
+    position_range range;
+    if (batch > 0 && tokens > 0) {
+      range.include(0);
+      range.include((*this)(batch - 1, tokens - 1));
+    }
+    return range;
+  }
+};
+inline contiguous_positions positions_of_row(const token_rows& all, Index b, Index first = 0) {
+  return {all(b, first)};
+}
+
+/// Throws:  std::invalid_argument unless there is a row of coordinates for every token
+inline token_rows checked_token_rows(const char* function, Index rows, Index batch, Index tokens) {
+  if (rows != tokens && rows != batch * tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": coordinates must have [tokens] = ", tokens,
+                       " or [batch * tokens] = ", batch * tokens, " rows, got ", rows));
+  return {rows == tokens ? 0 : tokens};
+}
+
+/// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
+inline void check_axes(const char* function, Index cache_axes, Index axes) {
+  if (axes != cache_axes)
+    ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", cache_axes,
+                                              " axes, got coordinates of ", axes));
+}
+
+/// Whether the rows of a table are the tokens themselves; they are positions otherwise.
+///
+/// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
+template <class S>
+bool has_token_rows(const char* function, Index axes, const frequency_table<S>& table) {
+  if (table.source() == table_source::positions) return false;
+  if (table.source() != table_source::coordinates)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": a cache with axes takes a table of coordinates or, for text, of positions, got one "
+                       "of ",
+                       table.source() == table_source::entries ? "given entries" : "float angles"));
+  check_axes(function, axes, table.inv_freq().cols());
+  return true;
+}
+
+/// The frequencies of a table, its place in the head and the layout. `table` is a hash of frequencies on
+/// axes, 0 as long as they are not known because all keys are text; `text` is the fingerprint of tables of
+/// positions that turn a token like them where all its coordinates are equal, 0 where a pair turns along
+/// several axes and there is no such table.
+template <class Layout, class S>
+key_rotation rotation_on_axes(const placed_table<S>& placed) {
+  const frequency_table<S>& table = placed.table();
+  const auto inv_freq = table.inv_freq();
+  key_rotation rotation = rotation_by<Layout>(placed);
+  rotation.text = rotation.table;
+  if (table.source() == table_source::positions) {
+    rotation.table = 0;
+    return rotation;
+  }
+  const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
+  rotation.table = mix(factor, inv_freq);
+  rotation.text = mix(mix(factor, static_cast<std::uint64_t>(inv_freq.rows())), 1);
+  for (Index i = 0; i < inv_freq.rows(); ++i) {
+    double speed = 0;
+    Index along = 0;
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      if (!equal(inv_freq(i, a), 0)) {
+        speed = inv_freq(i, a);
+        ++along;
+      }
+    if (along > 1) {
+      rotation.text = 0;
+      break;
+    }
+    rotation.text = mix(rotation.text, std::bit_cast<std::uint64_t>(speed));
+  }
+  return rotation;
+}
+
+/// Throws:  std::invalid_argument unless keys of `stored` turn like those of `given`
+inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
+                                     const key_rotation& given) {
+  const bool both = stored.table != 0 && given.table != 0;
+  const char* got = nullptr;
+  if (!stored.known)
+    got = "a table for keys that came rotated";
+  else if (!both && (stored.text == 0 || given.text == 0))
+    got = "positions on one side and coordinates on the other, for pairs that turn along several axes";
+  else if (both ? stored.table != given.table : stored.text != given.text)
+    got = "other frequencies";
+  else if (stored.layout != given.layout)
+    got = "them in another layout";
+  else if (stored.first_channel != given.first_channel)
+    got = "them at another channel";
+  if (got != nullptr)
+    ROPE_THROW(
+        std::invalid_argument,
+        message(owner, ": give the layout and the frequencies that the keys were rotated by, got ", got));
+}
+
+/// What is known of both, which turn alike.
+inline key_rotation both_on_axes(const key_rotation& stored, const key_rotation& given) {
+  return given.table != 0 ? given : stored;
+}
+
+/// What turns keys by steps along all axes at once, without the attention_factor.
+template <class Layout, class T, class S>
+key_turn<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+  const auto inv_freq = placed.table().inv_freq();
+  std::vector<phase> steps(static_cast<std::size_t>(inv_freq.rows()));
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      steps[i] = steps[i] + phase_of(inv_freq(static_cast<Index>(i), a));
+  return {std::move(steps), 1.0, placed.first_channel()};
+}
+
+/// What turns keys from the frequencies of one table to those of another, token by token.
+///
+/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, and of axes
+///          wherever some keys are not text
+template <class Layout, class T, class From, class To>
+class turn_between_axes {
+ public:
+  turn_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
+                    const placed_table<To>& to)
+      : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
+
+  /// \param coordinates  of the token, [axes], all equal where a table has one axis
+  void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
+    turn_.turn_by(keys, b, slot,
+                  [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
+  }
+
+ private:
+  static key_turn<Layout, T> checked(const char* function, Index axes, bool text_only,
+                                     const placed_table<From>& from, const placed_table<To>& to) {
+    const Index pairs = from.table().pairs();
+    if (to.table().pairs() != pairs || to.first_channel() != from.first_channel())
+      ROPE_THROW(
+          std::invalid_argument,
+          message(function, ": both tables must have the same pairs and begin at the same channel, got ",
+                  pairs, " and ", to.table().pairs(), " pairs, and channels ", from.first_channel(), " and ",
+                  to.first_channel()));
+    const bool from_axes = has_token_rows(function, axes, from.table()),
+               to_axes = has_token_rows(function, axes, to.table());
+    if (!text_only && !(from_axes && to_axes))
+      ROPE_THROW(std::invalid_argument,
+                 message(function, ": keys on ", axes, " axes turn between tables of coordinates, the ",
+                         from_axes ? "second" : "first", " is one of positions"));
+    return {std::vector<phase>(static_cast<std::size_t>(pairs)),
+            to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
+  }
+  template <class S>
+  static phase at(const frequency_table<S>& table, std::size_t pair, const double* coordinates) {
+    const auto inv_freq = table.inv_freq();
+    phase angle;
+    for (Index a = 0; a < inv_freq.cols(); ++a)
+      angle = angle + phase_of(inv_freq(static_cast<Index>(pair), a), coordinates[a]);
+    return angle;
+  }
+
+  const frequency_table<From>& from_;
+  const frequency_table<To>& to_;
+  key_turn<Layout, T> turn_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP

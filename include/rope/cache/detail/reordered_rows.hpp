@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
+#define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
+
+#include <cstddef>
+#include <vector>
+
+#include <rope/config.hpp>
+
+/// Rows of a cache in another order, in place.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Makes every row b what row source[b] was, of rows that can be copied over another and swapped.
+///
+/// \param source     [batch], each a row
+/// \param overwrite  overwrite(row, to)
+/// \param exchange   exchange(first, second)
+template <class Overwrite, class Exchange>
+void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const Exchange& exchange) {
+  const std::size_t batch = source.size();
+  const auto stays = [&](std::size_t b) { return source[b] == static_cast<Index>(b); };
+  std::vector<Index> readers(batch);
+  for (std::size_t b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[static_cast<std::size_t>(source[b])];
+  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  for (std::size_t first = 0; first < batch; ++first)
+    for (std::size_t b = first; !stays(b) && readers[b] == 0;) {
+      const Index made_of = source[b];
+      overwrite(made_of, static_cast<Index>(b));
+      source[b] = static_cast<Index>(b);
+      b = static_cast<std::size_t>(made_of);
+      --readers[b];
+    }
+  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  for (std::size_t b = 0; b < batch; ++b) {
+    std::size_t to = b;
+    while (source[to] != static_cast<Index>(b)) {
+      const Index next = source[to];
+      exchange(static_cast<Index>(to), next);
+      source[to] = static_cast<Index>(to);
+      to = static_cast<std::size_t>(next);
+    }
+    source[to] = static_cast<Index>(to);
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP

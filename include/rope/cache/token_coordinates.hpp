@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_TOKEN_COORDINATES_HPP
+#define ROPE_CACHE_TOKEN_COORDINATES_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/multimodal_positions.hpp>  // is_within_2_53
+#include <rope/positions/positions.hpp>             // as_position
+
+/// Where new tokens of a cache are on several axes, for keys that come without a table.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return as_position(value) <= most && as_position(value) >= -most;
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+
+}  // namespace detail
+
+/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
+///
+///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
+///
+/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
+class token_coordinates {
+ public:
+  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
+  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  ///
+  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  template <class Derived>
+  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
+      : coordinates_(checked(owned_array<typename Derived::Scalar>(coordinates))) {}
+
+  Index rows() const { return coordinates_.rows(); }
+  Index axes() const { return coordinates_.cols(); }
+  /// [rows, axes]; valid while this object lives.
+  owned_array<double>::const_map coordinates() const { return coordinates_.map(); }
+
+ private:
+  template <class Scalar>
+  static owned_array<double> checked(const owned_array<Scalar>& given) {
+    constexpr bool whole = std::is_integral_v<Scalar>;
+    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
+                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
+                  "position");
+    for (Index r = 0; r < given.rows(); ++r)
+      for (Index a = 0; a < given.cols(); ++a)
+        if (!detail::is_coordinate(given(r, a)))
+          ROPE_THROW(std::invalid_argument,
+                     detail::message("token_coordinates: a coordinate must be finite and at most 2^53 in "
+                                     "magnitude, got ",
+                                     given(r, a), " at row ", r, ", axis ", a));
+    return given.template cast<double>();
+  }
+
+  owned_array<double> coordinates_;
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
