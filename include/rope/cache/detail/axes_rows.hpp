@@ -121,7 +121,8 @@ class axes_rows {
     const auto by = static_cast<double>(delta);
     for (Index b = rows.first; b < last_of(rows); ++b)
       for (Index i = first * axes_; i < last * axes_; ++i)
-        if (row(b)[i] > limit - by || row(b)[i] < -limit - by)
+        if (delta < -integer_limit || delta > integer_limit || row(b)[i] > limit - by ||
+            row(b)[i] < -limit - by)
           ROPE_THROW(std::out_of_range,
                      message(function, ": coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
                              " and a delta of ", delta));
@@ -152,6 +153,7 @@ class axes_rows {
 
  private:
   static constexpr double limit = 0x1p53;
+  static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static std::size_t checked_size(const char* owner, Index batch, Index capacity, Index axes) {

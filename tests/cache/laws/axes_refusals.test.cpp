@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT
+// What a cache with axes refuses: the rule and the value, and nothing is changed.
+#include <rope/cache/attention.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <rope/frequencies/axes.hpp>
+#include <rope/positions/multimodal_positions.hpp>
+#include <rope/tables/given_table.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+
+using namespace rope;
+using testing::throws_saying;
+
+namespace {
+
+constexpr Index batch = 2, capacity = 12, kv_heads = 2, heads = 4, head_dim = 10, most = 14;
+using Axes = Eigen::ArrayXXd;
+
+const frequencies plain(8, 1e4), other(8, 2e4);
+const frequencies on_three = on_axes(plain, contiguous_sections({1, 1, 2}));
+
+struct memory {
+  std::vector<float> q = testing::random_channels<float>(batch * most * heads * head_dim, 1),
+                     k = testing::random_channels<float>(batch * most * kv_heads * head_dim, 2),
+                     v = testing::random_channels<float>(batch * most * kv_heads * head_dim, 3),
+                     out = std::vector<float>(q.size(), -77);
+  auto queries(Index n) const { return bshd(q.data(), batch, most, heads, head_dim).token_range(0, n); }
+  auto keys(Index n) const { return bshd(k.data(), batch, most, kv_heads, head_dim).token_range(0, n); }
+  auto values(Index n) const { return bshd(v.data(), batch, most, kv_heads, head_dim).token_range(0, n); }
+  auto output(Index n) { return bshd(out.data(), batch, most, heads, head_dim).token_range(0, n); }
+};
+
+/// Coordinates [rows, 3] of an image that begins at `start`.
+Axes image(Index rows, double start = 0) {
+  Axes c(rows, 3);
+  for (Index r = 0; r < rows; ++r) c.row(r) << start, start + double(r / 2), start + double(r % 2);
+  return c;
+}
+
+bool same(const kv_cache<float>& a, const kv_cache<float>& b) {
+  return testing::same_heads(a.keys(), b.keys()) && testing::same_heads(a.values(), b.values()) &&
+         a.coordinates().rows() == b.coordinates().rows() && (a.coordinates() == b.coordinates()).all() &&
+         (a.next_coordinates() == b.next_coordinates()).all();
+}
+
+const std::invalid_argument invalid("");
+const std::out_of_range range("");
+const std::length_error length("");
+
+struct refusals {
+  memory x;
+  kv_cache<float> cache{batch, capacity, kv_heads, head_dim, token_axes{3}};
+
+  template <class E, class Call, class... Parts>
+  void operator()(E, const Call& call, const Parts&... parts) {
+    const kv_cache<float> before = cache;
+    const std::vector<float> out = x.out;
+    CHECK(throws_saying<E>(call, parts...));
+    CHECK(same(cache, before));
+    CHECK(testing::same_bits(x.out, out));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused", "[cache]") {
+  refusals refused;
+  auto& [x, cache] = refused;
+  const frequency_table<> table(on_three, image(4)), text(plain, 40),
+      two(on_axes(plain, contiguous_sections({2, 2})), Axes::Zero(4, 2));
+  cache.append<half_split>(x.keys(4), x.values(4), table);
+  const auto append = [&](Index tokens, const auto& of, const auto&... more) {
+    cache.append<half_split>(x.keys(tokens), x.values(tokens), of, more...);
+  };
+  refused(
+      invalid, [&] { append(4, two); },
+      "rope::kv_cache::append: tokens of this cache have 3 axes, got coordinates of 2");
+  for (const Index rows : {Index{0}, Index{3}, Index{5}, Index{9}})
+    refused(
+        invalid, [&] { append(4, frequency_table<>(on_three, image(rows))); },
+        "kv_cache::append: coordinates must have [tokens] = 4 or [batch * tokens] = 8 rows, got ");
+  refused(
+      length, [&] { append(9, frequency_table<>(on_three, image(9))); },
+      "9 tokens do not fit, the cache holds 4 of 12");
+  refused(
+      invalid,
+      [&] {
+        append(4, table, std::vector<int>{5, 0});
+      },
+      "counts must be in [0, tokens] = [0, 4], got 5");
+  refused(
+      invalid, [&] { cache.append_at<half_split>(x.keys(4), x.values(4), table, 0); },
+      "kv_cache::append_at: a table of coordinates says where its tokens are, append them without positions");
+  refused(
+      range, [&] { append(4, frequency_table<>(plain, 4)); }, "kv_cache::append: position ",
+      " is outside the table's [0, 4)");
+  refused(
+      invalid, [&] { append(4, frequency_table<>::with_float_angles(plain, 0, 40)); },
+      "a cache with axes takes a table of coordinates or, for text, of positions, got one of float angles");
+  refused(
+      invalid, [&] { append(4, table_of_angles(Eigen::ArrayXXf::Zero(4, 4), table_form::half_width)); },
+      "got one of given entries");
+  refused(
+      invalid, [&] { append(4, frequency_table<>(on_three, image(4)).at_channel(3)); },
+      "them at another channel");
+
+  kv_cache<float> given(batch, capacity, kv_heads, head_dim, token_axes{3}),
+      of_positions(batch, capacity, kv_heads, head_dim);
+  given.append_at(x.keys(2), x.values(2), token_coordinates(image(2)));
+  const kv_cache<float> before = given;
+  const auto at = [&](kv_cache<float>& to, Index tokens, const Axes& c) {
+    to.append_at(x.keys(tokens), x.values(tokens), token_coordinates(c));
+  };
+  CHECK(throws_saying<std::invalid_argument>([&] { at(given, 2, Axes::Zero(2, 2)); },
+                                             "kv_cache::append_at: tokens of this cache have 3 axes, got "
+                                             "coordinates of 2"));
+  CHECK(
+      throws_saying<std::invalid_argument>([&] { at(given, 2, image(3)); },
+                                           "coordinates must have [tokens] = 2 or [batch * tokens] = 4 rows, "
+                                           "got 3"));
+  CHECK(throws_saying<std::length_error>([&] { at(given, 11, image(11)); }, "11 tokens do not fit"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { given.append<half_split>(x.keys(2), x.values(2), frequency_table<>(on_three, image(2))); },
+      "got a table for keys that came rotated"));
+  CHECK(same(given, before));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { at(of_positions, 2, image(2)); },
+      "kv_cache::append_at: a cache of positions takes no coordinates, make it with token_axes{3}"));
+  CHECK(of_positions.size() == 0);
+  refused(
+      invalid, [&] { at(cache, 2, image(2)); }, "this cache rotates its keys, give the layout and the table");
+}
+
+TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[cache]") {
+  refusals refused;
+  auto& [x, cache] = refused;
+  const frequency_table<> table(on_three, image(2)), text(plain, 40), other_text(other, 40),
+      others(on_axes(other, contiguous_sections({1, 1, 2})), image(2)),
+      dealt(on_axes(plain, interleaved_sections({2, 1, 1})), image(2)),
+      mixed(along_directions(plain, Eigen::MatrixXd::Ones(4, 3)), image(2));
+  const char* rule =
+      "rope::kv_cache: give the layout and the frequencies that the keys were rotated by, got ";
+  const auto all_refuse = [&](const auto& of, const char* got) {
+    refused(
+        invalid, [&] { cache.append<half_split>(x.keys(2), x.values(2), of); }, rule, got);
+    refused(
+        invalid, [&] { attention<half_split>(x.queries(2), cache, x.output(2), of); }, rule, got);
+    refused(
+        invalid, [&] { cache.shift<half_split>(0, 1, 1, of); }, rule, got);
+    refused(
+        invalid, [&] { cache.rebase<half_split>(of, of); }, rule, got);
+    refused(
+        invalid, [&] { cache.check_table<half_split>(of); }, rule, got);
+  };
+  // Text first: which axes it will be on is not known yet.
+  cache.append<half_split>(x.keys(2), x.values(2), text);
+  all_refuse(other_text, "other frequencies");
+  all_refuse(others, "other frequencies");
+  all_refuse(mixed, "positions on one side and coordinates on the other, for pairs that turn along");
+  all_refuse(text.at_channel(1), "them at another channel");
+  CHECK_NOTHROW(cache.check_table<half_split>(dealt));
+  CHECK_NOTHROW(cache.check_table<half_split>(table));
+  // An image: now it is.
+  cache.append<half_split>(x.keys(2), x.values(2), table);
+  all_refuse(dealt, "other frequencies");
+  all_refuse(others, "other frequencies");
+  all_refuse(other_text, "other frequencies");
+  refused(
+      invalid, [&] { cache.append<interleaved>(x.keys(2), x.values(2), table); }, rule,
+      "them in another layout");
+  CHECK_NOTHROW(cache.check_table<half_split>(text));
+  cache.append<half_split>(x.keys(1), x.values(1), text);
+  all_refuse(dealt, "other frequencies");
+  refused(
+      invalid, [&] { cache.rebase<half_split>(table, text); },
+      "kv_cache::rebase: keys on 3 axes turn between tables of coordinates, the second is one of positions");
+  refused(
+      invalid, [&] { cache.rebase<half_split>(text, table); }, "the first is one of positions");
+  refused(
+      invalid, [&] { cache.rebase<half_split>(table, others.at_channel(2)); },
+      "both tables must have the same pairs and begin at the same channel, got 4 and 4 pairs, and channels 0 "
+      "and 2");
+  refused(
+      invalid,
+      [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
+      "got 4 and 3 pairs");
+  // Forgetting all of it forgets the frequencies.
+  cache.clear();
+  CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
+  all_refuse(text, "positions on one side and coordinates on the other");
+}
+
+TEST_CASE("text, shifts and positions of a cache with axes have their limits", "[cache]") {
+  refusals refused;
+  auto& [x, cache] = refused;
+  const frequency_table<> text(plain, 40);
+  Axes real = image(3);
+  real(2, 1) = 2.5;
+  cache.append<half_split>(x.keys(3), x.values(3), frequency_table<>(on_three, real));
+  const char* fraction =
+      "the next position must be an integer, got one after a coordinate of 2.5; give "
+      "coordinates, see next_coordinates";
+  refused(
+      invalid, [&] { cache.append<half_split>(x.keys(1), x.values(1), text); },
+      "kv_cache::append: ", fraction);
+  refused(
+      invalid, [&] { cache.next_positions(); }, "kv_cache::next_positions: ", fraction);
+  CHECK(cache.next_coordinates(2)(3, 0) == 4.5);
+  refused(
+      invalid, [&] { cache.next_coordinates(-1); }, "next_coordinates: tokens must not be negative, got -1");
+  refused(
+      invalid, [&] { cache.positions(0); },
+      "kv_cache::positions: tokens of this cache have 3 axes, ask for their coordinates or order");
+  for (const Index b : {Index{-1}, batch}) {
+    refused(
+        range, [&] { cache.coordinates(b); }, "kv_cache::coordinates: row must be in [0, 2)");
+    refused(
+        range, [&] { cache.order(b); }, "kv_cache::order: row must be in [0, 2)");
+  }
+  constexpr std::int64_t end = std::int64_t{1} << 53;
+  const frequency_table<> table(on_three, image(2));
+  for (const std::int64_t delta :
+       {end, -end - 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()})
+    refused(
+        range, [&] { cache.shift<half_split>(0, 3, delta, table); },
+        "kv_cache::shift: coordinates must stay within 2^53 in magnitude, got ");
+  refused(
+      range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "kv_cache::shift: first 2 and count 2");
+  refused(
+      invalid, [&] { cache.shift(0, 1, 1); }, "rotated keys are turned by a table");
+
+  cache.clear();
+  cache.append<half_split>(x.keys(2), x.values(2), frequency_table<>(on_three, image(2, 0x1p53 - 1)));
+  CHECK(cache.next_positions()[0] == end + 1);
+  const kv_cache<float> before = cache;
+  CHECK(throws_saying<std::out_of_range>([&] { cache.next_coordinates(); },
+                                         "coordinates must be at most 2^53, got 1 after 9007199254740992"));
+  CHECK(throws_saying<std::out_of_range>(
+      [&] { cache.append<half_split>(x.keys(1), x.values(1), frequency_table<>(plain, end, end + 5)); },
+      "positions must stay within 2^53"));
+  CHECK(testing::same_heads(cache.keys(), before.keys()));
+  CHECK((cache.coordinates() == before.coordinates()).all());
+
+  CHECK(throws_saying<std::invalid_argument>([] { token_axes{0}; },
+                                             "token_axes: axes must be positive, got 0"));
+  CHECK_THROWS_AS(token_axes{-3}, std::invalid_argument);
+  CHECK_THROWS_AS(kv_cache<float>(-1, 4, 2, 8, token_axes{3}), std::invalid_argument);
+  CHECK(throws_saying<std::length_error>(
+      [] { kv_cache<float>(4, 4, 2, 8, token_axes{std::numeric_limits<Index>::max()}); },
+      "kv_cache: coordinates of ", "exceed the address space"));
+  CHECK_NOTHROW(kv_cache<float>(0, 4, 2, 8, token_axes{3}));
+  CHECK_NOTHROW(kv_cache<float>(2, 0, 2, 8, token_axes{3}));
+}
+
+TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]") {
+  refusals refused;
+  auto& [x, cache] = refused;
+  const frequency_table<> text(plain, 40), table(on_three, image(4));
+  cache.append<half_split>(x.keys(4), x.values(4), table);
+  const auto ask = [&](Index queries, const auto& of) {
+    attention<half_split>(x.queries(queries), cache, x.output(queries), of);
+  };
+  refused(
+      invalid, [&] { ask(3, table); },
+      "attention: coordinates must have [tokens] = 3 or [batch * tokens] = 6");
+  refused(
+      invalid, [&] { ask(4, frequency_table<>(on_three, image(4, 1))); },
+      "attention: the table must be at the coordinates of the queries, which are the newest tokens, row 0 is "
+      "at 1 "
+      "on axis 0 and the token at 0");
+  Axes shifted(8, 3);
+  shifted << image(4), image(4);
+  shifted(6, 2) += 0.5;
+  refused(
+      invalid, [&] { ask(4, frequency_table<>(on_three, shifted)); }, "row 6 is at 0.5 on axis 2");
+  refused(
+      invalid, [&] { ask(1, text); },
+      "attention: a table of positions turns text, which is at one integer on all axes; give a table of "
+      "coordinates for a query at 0 and 1");
+  refused(
+      invalid, [&] { ask(5, frequency_table<>(on_three, image(5))); },
+      "append the keys of the queries before they attend");
+  refused(
+      invalid,
+      [&] {
+        ask(1, frequency_table<>(on_axes(plain, contiguous_sections({2, 2})), Axes::Zero(1, 2)));
+      },
+      "rope::kv_cache: tokens of this cache have 3 axes, got coordinates of 2");
+  cache.append<half_split>(x.keys(1), x.values(1), text);
+  refused(
+      range, [&] { ask(1, frequency_table<>(plain, 2)); }, "position 2 is outside the table's [0, 2)");
+  CHECK_NOTHROW(ask(1, text));
+
+  kv_cache<float> raw(batch, capacity, kv_heads, head_dim, token_axes{3}, 0, key_storage::raw);
+  raw.append_at(x.keys(3), x.values(3), token_coordinates(image(3)));
+  const auto ask_raw = [&](const auto& of) { attention<half_split>(x.queries(1), raw, x.output(1), of); };
+  const std::vector<float> out = x.out;
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { ask_raw(text); },
+      "attention: raw keys on 3 axes are read by a table at cache.coordinates(), got one of positions"));
+  CHECK(throws_saying<std::invalid_argument>([&] { ask_raw(frequency_table<>(on_three, image(3))); },
+                                             "cache.coordinates(), which has 6 rows, got 3"));
+  Axes apart(6, 3);
+  apart << image(3), image(3);
+  apart(4, 1) = 9;
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { ask_raw(frequency_table<>(on_three, apart)); },
+      "the table must be at the coordinates of all tokens, row 4 is at 9 on "
+      "axis 1"));
+  CHECK(throws_saying<std::invalid_argument>([&] { attention(x.queries(1), raw, x.output(1)); },
+                                             "this cache stores raw keys, give the layout and the table"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { raw.append<half_split>(x.keys(1), x.values(1), frequency_table<>(on_three, image(1))); },
+      "raw keys are rotated when they are read"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        raw.rebase<half_split>(frequency_table<>(on_three, image(1)), frequency_table<>(on_three, image(1)));
+      },
+      "raw keys have no angles"));
+  CHECK(testing::same_bits(x.out, out));
+  CHECK(raw.size() == 3);
+  CHECK_NOTHROW(ask_raw(frequency_table<>(on_three, raw.coordinates())));
+}
