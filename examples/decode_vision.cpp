@@ -1,0 +1,143 @@
+// A conversation about images: every turn brings text and pictures, and the model answers token by token. The
+// caches know where every token is on (time, height, width), and where text goes on. In the end all of it is
+// fed at once, as one prompt, and must give the same words.
+#include <rope/rope.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <variant>
+#include <vector>
+
+using rope::Index;
+using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using turn = std::vector<rope::prompt_run>;
+
+struct shape {
+  static constexpr Index layers = 2, heads = 4, kv_heads = 2, head_dim = 32, width = heads * head_dim;
+  static constexpr Index words = 256, capacity = 512;
+};
+
+/// How a model deals its pairs to the axes; all are made from a plain schedule.
+struct family {
+  const char* name;
+  double base;
+  rope::axis_assignment axes;
+};
+
+matrix random_matrix(Index rows, Index cols) {
+  static std::mt19937 random(3);
+  return matrix::NullaryExpr(rows, cols, [] {
+    return (static_cast<double>(random() % 2001) - 1000) * std::sqrt(3e-6 / shape::width);
+  });
+}
+
+/// Attention layers with random weights: what they say means nothing, but depends on every token before.
+struct model : shape {
+  using cache = rope::kv_cache<double>;
+  using table = rope::frequency_table<double>;
+
+  matrix embedding = 8 * random_matrix(words, width), q[layers], k[layers], v[layers], o[layers];
+  rope::frequencies schedule, on_axes;
+  table text = table(schedule, capacity);  // turns every token of text, before images and behind them
+
+  explicit model(const family& of) : schedule(head_dim, of.base), on_axes(rope::on_axes(schedule, of.axes)) {
+    for (Index l = 0; l < layers; ++l) {
+      q[l] = 8 * random_matrix(width, width), o[l] = random_matrix(width, width);
+      k[l] = 8 * random_matrix(width, kv_heads * head_dim), v[l] = random_matrix(width, kv_heads * head_dim);
+    }
+  }
+  std::vector<cache> caches() const {
+    return std::vector<cache>(layers, cache(1, capacity, kv_heads, head_dim, rope::token_axes{3}));
+  }
+  /// What the layers make of new tokens, of which one table says where they are.
+  matrix forward(matrix x, std::vector<cache>& caches, const table& where) const {
+    matrix attended(x.rows(), width);
+    for (Index l = 0; l < layers; ++l) {
+      cache& seen = caches[static_cast<std::size_t>(l)];
+      const matrix queries = x * q[l], keys = x * k[l], values = x * v[l];
+      seen.append<rope::half_split>(rope::thd(keys, kv_heads), rope::thd(values, kv_heads), where);
+      rope::attention<rope::half_split>(rope::thd(queries, heads), seen, rope::thd(attended, heads), where);
+      x += attended * o[l];
+    }
+    return x;
+  }
+  /// The word that follows a token.
+  Index word_after(const matrix& hidden, Index token) const {
+    Index word;
+    (hidden.row(token) * embedding.transpose()).maxCoeff(&word);
+    return word;
+  }
+};
+
+/// Everything that was said and shown, to be fed at once.
+struct transcript {
+  matrix inputs = matrix(shape::capacity, shape::width);  // embeddings of words and patches
+  turn runs = {};
+  Index tokens = 0, patches = 0;
+  struct answer {
+    Index asked_by, word;
+  };
+  std::vector<answer> answers = {};
+
+  /// Puts more behind what there is.
+  const matrix& add(const turn& more, const matrix& x) {
+    inputs.middleRows(tokens, x.rows()) = x;
+    runs.insert(runs.end(), more.begin(), more.end());
+    tokens += x.rows();
+    return x;
+  }
+};
+
+/// Holds the conversation, answering `length` words after each turn.
+transcript converse(const model& m, std::vector<model::cache>& caches, const std::vector<turn>& turns,
+                    Index length) {
+  transcript said;
+  for (const turn& runs : turns) {
+    // The next turn starts where the cache says: images take fewer positions than tokens.
+    const auto prompt = rope::qwen_vl_positions(runs, caches[0].next_positions()[0]);
+    const model::table where(m.on_axes, prompt.coordinates);
+    const matrix x = said.add(runs, 8 * random_matrix(prompt.coordinates.rows(), shape::width));
+    for (const auto& run : runs)
+      if (const auto* image = std::get_if<rope::vision_run>(&run))
+        said.patches += image->frames * image->height * image->width;
+    matrix hidden = m.forward(x, caches, where);
+    for (Index i = 0; i < length; ++i) {
+      const Index word = m.word_after(hidden, hidden.rows() - 1);
+      said.answers.push_back({said.tokens - 1, word});
+      hidden = m.forward(said.add({rope::text_run{1}}, m.embedding.row(word)), caches, m.text);
+    }
+  }
+  return said;
+}
+
+int main() {
+  const std::vector<turn> turns = {
+      {rope::text_run{9}, rope::merged_patches(1, 12, 16, 2), rope::text_run{5}},
+      {rope::text_run{7}},
+      {rope::vision_run{3, 4, 6, 2}, rope::vision_run{1, 5, 3}, rope::text_run{4}}};
+  bool same = true;
+  for (const family& of : {family{"Qwen2-VL", 1e6, rope::contiguous_sections({4, 6, 6})},
+                           family{"Qwen3-VL", 5e6, rope::interleaved_sections({6, 5, 5})},
+                           family{"Ernie 4.5 VL", 5e5, rope::height_width_then_time(5, 6)}}) {
+    const model m(of);
+    auto caches = m.caches(), at_once = m.caches();
+    const transcript said = converse(m, caches, turns, 12);
+
+    const auto prompt = rope::qwen_vl_positions(said.runs);
+    const matrix hidden =
+        m.forward(said.inputs.topRows(said.tokens), at_once, model::table(m.on_axes, prompt.coordinates));
+    Index words = 0;
+    for (const auto& [asked_by, word] : said.answers) words += m.word_after(hidden, asked_by) == word;
+    const bool there = caches[0].size() == said.tokens && caches[0].next_positions()[0] == prompt.next &&
+                       (caches[0].coordinates(0) == prompt.coordinates.cast<double>()).all();
+    std::printf("%-12s  %d tokens, %d of images and a video; text goes on at %d (rope_delta %d): %s\n",
+                of.name, static_cast<int>(said.tokens), static_cast<int>(said.patches),
+                static_cast<int>(prompt.next), static_cast<int>(prompt.delta()),
+                there ? "so says the cache" : "FAILED, not in the cache");
+    std::printf("%-12s  %d of %d words are those of one prompt\n", "", static_cast<int>(words),
+                static_cast<int>(said.answers.size()));
+    same = same && there && words == static_cast<Index>(said.answers.size());
+  }
+  return same ? 0 : 1;
+}
