@@ -11107,11 +11107,21 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
                        "got rotated ones"));
   return policy;
 }
+/// Slots of a row of a ring.  Throws: as checked_policy
+inline Index checked_slots(const ring_policy& policy, key_storage storage) {
+  checked_policy(policy, storage);
+  return policy.sinks + policy.window + policy.chunk - 1;
+}
+
+[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
+  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
+                                            " axes, ask for their coordinates or order"));
+}
 
 }  // namespace detail
 
-/// How many coordinates a token of a kv_cache has, such as (time, height, width). A cache without axes has
-/// one integer position per token.
+/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
+/// without axes has one integer position per token.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -11134,8 +11144,9 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 ///
 /// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
 /// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
-/// in the head, and refuses others. `shift` adds to all coordinates of tokens, `rebase` goes by them, and of
-/// the tables that both take, only the frequencies matter.
+/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
+/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
+/// rotated keys only, and goes on behind tokens that it has overwritten as well.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
@@ -12169,15 +12180,19 @@ class axes_rows {
   owned_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0)
       ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    check_text(function, tokens);
     owned_array<double> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b) {
-      if (largest_[at(b)] > limit - static_cast<double>(tokens))
-        ROPE_THROW(std::out_of_range, message(function, ": coordinates must be at most 2^53, got ", tokens,
-                                              " after ", largest_[at(b)]));
+    for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
-    }
     return text;
+  }
+  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  void check_text(const char* function, Index tokens) const {
+    for (const double largest : largest_)
+      if (largest > limit - static_cast<double>(tokens))
+        ROPE_THROW(std::out_of_range,
+                   message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
   }
 
   /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
@@ -12189,6 +12204,16 @@ class axes_rows {
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
       find_largest(b, size > 0, size, size + count);
     }
+  }
+  /// Puts coordinate(a) where token t of row b is, and makes the row go on behind `largest`.
+  template <class CoordinateOf>
+  void put(Index b, Index t, const CoordinateOf& coordinate) {
+    for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
+  }
+  double largest(Index b) const { return largest_[at(b)]; }
+  void go_on_behind(Index b, double largest) {
+    largest_[at(b)] = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
   /// Row b then has `size` tokens, which are among those it had.
   void keep(row_range rows, Index size) {
@@ -12257,14 +12282,12 @@ class axes_rows {
 
   /// \param more  whether the largest one so far still counts, besides tokens [first, last)
   void find_largest(Index b, bool more, Index first, Index last) {
-    double& largest = largest_[at(b)];
+    double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {
       const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
       largest = more ? (std::max)(largest, newest) : newest;
-    } else if (!more) {
-      largest = -1.0;
     }
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+    go_on_behind(b, largest);
   }
 
   moved_index batch_, capacity_, axes_;
@@ -12671,9 +12694,7 @@ class stored_tokens {
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
   std::span<const std::int64_t> positions(const char* function, Index b) const {
-    if (on_axes())
-      ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", coordinates_.axes(),
-                                                " axes, ask for their coordinates or order"));
+    if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
   /// Where the next tokens are, of text where there are axes.
@@ -13451,13 +13472,234 @@ class latent_cache {
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
 
-#include <algorithm>  // std::max, std::min
+#include <cstdint>
+#include <span>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_RING_AXES_HPP
+#define ROPE_CACHE_DETAIL_RING_AXES_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
+#define ROPE_CACHE_DETAIL_RING_ROWS_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
+
+/// Which tokens each row of a ring holds, and in which slots.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
+///
+/// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
+class ring_rows {
+ public:
+  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+
+  ring_rows(Index batch, const ring_policy& policy, Index slots)
+      : batch_(batch),
+        slots_(slots),
+        policy_(policy),
+        seen_(at(batch)),
+        oldest_(seen_.size(), policy.sinks),
+        used_(seen_.size()),
+        newest_(batch),
+        positions_(at(batch * slots)) {}
+
+  const ring_policy& policy() const { return policy_; }
+  const newest_tokens& newest() const { return newest_; }
+  std::span<const std::int64_t> seen() const { return seen_; }
+  std::int64_t seen(Index b) const { return seen_[at(b)]; }
+  Index size(Index b) const {
+    return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
+                    (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
+  }
+  /// Slots of row b that were ever used, and the token in each.
+  Index used(Index b) const { return used_[at(b)]; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  bool empty() const {
+    for (const std::int64_t n : seen_)
+      if (n > 0) return false;
+    return true;
+  }
+  /// Requires:  a token, not negative
+  Index slot(std::int64_t token) const {
+    const Index ring = slots_ - policy_.sinks;  // not positive in a cache that was moved from
+    if (ring <= 0) return 0;
+    if (token < policy_.sinks) return to_index(token);
+    return to_index(policy_.sinks + (token - policy_.sinks) % ring);
+  }
+  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  bool holds(Index b, std::int64_t first, std::int64_t last) const {
+    first = (std::max)(first, std::int64_t{policy_.sinks});
+    return first >= last || oldest_[at(b)] <= first;
+  }
+
+  Index checked(Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message("ring_cache: row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+  static void check_position(const char* function, std::int64_t position) {
+    if (position < 0)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position in a sequence must not be negative, got ", position));
+  }
+
+  /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
+  /// may write them in any order.
+  template <class Threads, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
+                    const Write& write) const {
+    for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
+      for (Index t = first; t < first + count; ++t)
+        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts)))
+          write(b, t, slot(i), i);
+    });
+  }
+  /// Keeps count of new tokens.
+  void append(Index tokens, const row_counts& counts) {
+    for (Index b = 0; b < batch_; ++b) {
+      const std::int64_t end = end_of(b, tokens, counts);
+      for (std::int64_t i = seen(b); i < end; ++i) {
+        if (!stays(b, i, end)) continue;
+        position_in(b, slot(i)) = i;
+        used_[at(b)] = (std::max)(used(b), slot(i) + 1);
+      }
+      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+      seen_[at(b)] = end;
+    }
+    newest_.append(tokens, counts);
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
+  ///          and where tokens have coordinates the last one
+  void check_truncate(row_range rows, std::int64_t size, bool last_token) const {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (size < 0 || size > seen(b))
+        ROPE_THROW(std::out_of_range,
+                   message("ring_cache::truncate: size must be in [0, ", seen(b), "], got ", size));
+      if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
+        ROPE_THROW(std::out_of_range,
+                   message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                           " were overwritten and the window of token ", size, " needs them"));
+    }
+  }
+  void truncate(row_range rows, std::int64_t size) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index slot = 0; slot < used(b); ++slot)
+        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
+      seen_[at(b)] = size;
+      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
+    }
+  }
+  void clear() {
+    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
+    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
+    std::fill(used_.begin(), used_.end(), Index{0});
+    newest_.clear();
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * slots_ + slot)]; }
+  std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
+    return seen(b) + count_of(b, tokens, counts);
+  }
+  /// Whether token i is held when tokens up to `end` are there.
+  bool stays(Index b, std::int64_t i, std::int64_t end) const {
+    return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+  }
+
+  moved_index batch_, slots_;
+  ring_policy policy_;
+  std::vector<std::int64_t> seen_;    // tokens of each row so far
+  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;           // slots of each row that were ever written
+  newest_tokens newest_;
+  storage<std::int64_t> positions_;  // [batch, slots]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
+
+/// Where the tokens of a ring are on several axes.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
+/// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
+class ring_axes {
+ public:
+  ring_axes() = default;
+  ring_axes(Index batch, Index slots, token_axes axes)
+      : slots_(slots),
+        rows_("ring_cache", batch, slots, axes),
+        largest_(static_cast<std::size_t>(batch * slots)) {}
+
+  const axes_rows& rows() const { return rows_; }
+
+  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Those that others
+  /// overwrite at once count for where text goes on.
+  template <class CoordinateOf>
+  void append(const ring_rows& ring, Index batch, Index tokens, const row_counts& counts,
+              const CoordinateOf& coordinate) {
+    for (Index b = 0; b < batch; ++b) {
+      const std::int64_t seen = ring.seen(b);
+      double largest = rows_.largest(b);
+      const Index count = count_of(b, tokens, counts);
+      for (Index t = 0; t < count; ++t) {
+        auto own = static_cast<double>(coordinate(b, t, Index{0}));
+        for (Index a = 1; a < rows_.axes(); ++a)
+          own = (std::max)(own, static_cast<double>(coordinate(b, t, a)));
+        largest = seen + t == 0 ? own : (std::max)(largest, own);
+        const Index slot = ring.slot(seen + t);
+        rows_.put(b, slot, [&](Index a) { return coordinate(b, t, a); });
+        largest_[at(b, slot)] = largest;
+      }
+      rows_.go_on_behind(b, largest);
+    }
+  }
+  /// Rows then have seen `size` tokens, of which the last is held.
+  void truncate(const ring_rows& ring, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < rows.last; ++b)
+      rows_.go_on_behind(b, size == 0 ? -1.0 : largest_[at(b, ring.slot(size - 1))]);
+  }
+  void clear() { rows_.clear(); }
+
+ private:
+  std::size_t at(Index b, Index slot) const { return static_cast<std::size_t>(b * slots_ + slot); }
+
+  Index slots_ = 0;
+  axes_rows rows_;
+  storage<double> largest_;  // [batch, slots]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_RING_AXES_HPP
 
 /// The keys and values that a sliding window still sees, in memory that does not grow.
 
@@ -13486,7 +13728,7 @@ class ring_cache {
  public:
   using value_type = T;
   /// What `positions` shows for a slot whose token was rolled back: after every query.
-  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+  static constexpr std::int64_t no_position = detail::ring_rows::no_position;
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -13495,15 +13737,16 @@ class ring_cache {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : policy_(detail::checked_policy(policy, storage)),
-        memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
+      : memory_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
-        seen_(static_cast<std::size_t>(batch)),
-        oldest_(seen_.size(), policy.sinks),
-        used_(seen_.size()),
-        newest_(batch),
-        positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
+        rows_(batch, policy, memory_.slot_count()) {}
+  /// Of tokens on several axes, which are held with their keys rotated.  Throws: as above
+  ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
+             Index value_dim = 0)
+      : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
+    coordinates_ = detail::ring_axes(batch, capacity(), axes);
+  }
 
   ring_cache(const ring_cache&) = default;
   ring_cache(ring_cache&&) = default;
@@ -13515,30 +13758,43 @@ class ring_cache {
   Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
-  const ring_policy& policy() const { return policy_; }
+  const ring_policy& policy() const { return rows_.policy(); }
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range
-  Index size(Index b) const {
-    const std::int64_t n = seen_[checked_row(b)];
-    return detail::to_index((std::min)(n, std::int64_t{policy_.sinks}) +
-                            (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
-  }
+  Index size(Index b) const { return rows_.size(rows_.checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
-  /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
+  /// and values(b). Valid until the cache changes.
+  ///
+  /// Throws:  std::out_of_range; std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + checked_row(b) * at(capacity()), at(used_[at(b)])};
+    if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
+    return rows_.positions(rows_.checked(b));
   }
-  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
-  std::span<const std::int64_t> next_positions() const { return seen_; }
+  /// What attention goes by, for the same slots: which token of the sequence is there.  Throws:
+  /// std::out_of_range
+  std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
+  /// Tokens that each row has seen, [batch].
+  std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
+  /// with axes, as in kv_cache.
+  std::span<const std::int64_t> next_positions() const {
+    return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
+  }
+  /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
+  /// those of text to come.
+  Index axes() const { return coordinates_.rows().axes(); }
+  auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
+  owned_array<double> next_coordinates(Index tokens = 1) const {
+    return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
+  }
   /// As in kv_cache.
-  std::span<const Index> query_counts(Index queries) const { return newest_.counts("attention", queries); }
+  std::span<const Index> query_counts(Index queries) const {
+    return rows_.newest().counts("attention", queries);
+  }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
-    check_position("ring_cache::slot", position);
-    const Index ring = capacity() - policy_.sinks;  // not positive in a cache that was moved from
-    if (ring <= 0) return 0;
-    if (position < policy_.sinks) return detail::to_index(position);
-    return detail::to_index(policy_.sinks + (position - policy_.sinks) % ring);
+    rows_.check_position("ring_cache::slot", position);
+    return rows_.slot(position);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
@@ -13558,14 +13814,17 @@ class ring_cache {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     memory_.check_new("ring_cache::append", k, v, counts);
-    if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
+    if (!rows_.empty()) detail::require_given_keys("ring_cache::append", rotation_);
+    const auto text = next_source(k.tokens);
     rotation_ = {};
-    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
-      memory_.write(k, v, b, t, 1, slot);
-    });
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); });
+    note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
   }
 
-  /// Rotates copies of new keys by their positions in the sequence, and appends them.
+  /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
+  /// appends them.
   ///
   /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
   ///
@@ -13577,7 +13836,7 @@ class ring_cache {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, detail::placed(table), counts, threads);
+    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::placed(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -13586,143 +13845,107 @@ class ring_cache {
   /// Throws:  std::invalid_argument
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
-    if (!empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("ring_cache", rotation_, detail::placed(table));
+    const auto placed = detail::placed(table);
+    if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
+    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (on_axes())
+      detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
+    else
+      detail::require_rotation<Layout>("ring_cache", rotation_, placed);
   }
 
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
   /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
-  ///          is still held
+  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
+  ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const Index first = row.every ? 0 : static_cast<Index>(checked_row(row.index)),
-                last = row.every ? batch() : first + 1;
-    for (Index b = first; b < last; ++b) {
-      if (size < 0 || size > seen_[at(b)])
-        ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
-                                                      seen_[at(b)], "], got ", size));
-      if (!holds(b, size + 1 - policy_.window, size))
-        ROPE_THROW(std::out_of_range,
-                   detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
-                                   " were overwritten and the window of token ", size, " needs them"));
-    }
-    newest_.forget(first, last, [&](Index b) {
-      return detail::lost_tokens{0, detail::to_index(seen_[at(b)] - size)};
-    });
-    for (Index b = first; b < last; ++b) {
-      for (Index slot = 0; slot < used_[at(b)]; ++slot)
-        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      seen_[at(b)] = size;
-      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
-    }
+    const Index first = row.every ? 0 : rows_.checked(row.index);
+    const detail::row_range those = {first, row.every ? batch() : first + 1};
+    rows_.check_truncate(those, size, on_axes());
+    if (on_axes()) coordinates_.truncate(rows_, those, size);
+    rows_.truncate(those, size);
   }
 
   /// Forgets every token.
   void clear() {
-    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
-    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
-    std::fill(used_.begin(), used_.end(), Index{0});
-    newest_.clear();
+    rows_.clear();
+    coordinates_.clear();
   }
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return memory_.keys().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
+    return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
   head_view<const T> values(Index b) const {
-    return memory_.values().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
+    return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
   /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    checked_row(b);
-    check_position("ring_cache::holds_window", position);
+    rows_.checked(b);
+    rows_.check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
-    return holds(b, end - policy_.window, end);
+    return rows_.holds(b, end - policy().window, end);
   }
 
  private:
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-
-  std::size_t checked_row(Index b) const {
-    if (b < 0 || b >= batch())
-      ROPE_THROW(std::out_of_range,
-                 detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
-    return at(b);
+  bool on_axes() const { return axes() > 0; }
+  template <class Layout, class S>
+  detail::key_rotation rotation_of(const placed_table<S>& table) const {
+    return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
   }
-  static void check_position(const char* function, std::int64_t position) {
-    if (position < 0)
-      ROPE_THROW(
-          std::out_of_range,
-          detail::message(function, ": a position in a sequence must not be negative, got ", position));
-  }
-  bool empty() const {
-    for (const std::int64_t n : seen_)
-      if (n > 0) return false;
-    return true;
-  }
-  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
-  bool holds(Index b, std::int64_t first, std::int64_t last) const {
-    first = (std::max)(first, std::int64_t{policy_.sinks});
-    return first >= last || oldest_[at(b)] <= first;
-  }
-  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
   template <class Layout, class K, class V, class S, class Threads>
+  void store_next(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+                  const detail::row_counts& counts, const Threads& threads) {
+    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table.table())) {
+      const detail::token_rows rows =
+          detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
+      store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
+        return table.table().coordinates()(rows(b, t), a);
+      });
+    } else {
+      const auto text = next_source(k.tokens);
+      store_rotated<Layout>(k, v, table, text, counts, threads,
+                            [&](Index b, Index t, Index /*a*/) { return text(b, t); });
+    }
+  }
+  /// \param coordinate  coordinate(b, t, a) of a new token
+  template <class Layout, class K, class V, class S, class Source, class Threads, class CoordinateOf>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
-                     const detail::row_counts& counts, const Threads& threads) {
+                     const Source& positions, const detail::row_counts& counts, const Threads& threads,
+                     const CoordinateOf& coordinate) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
-    detail::check_new_rotation<Layout>(
-        "ring_cache::append", k, counts, table,
-        detail::started_rows<std::int64_t>{std::span<const std::int64_t>(seen_)});
-    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t position) {
-      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
-                                             detail::contiguous_positions{position});
-    });
-    rotation_ = detail::rotation_by<Layout>(table);
+    detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
+    rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+                       [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
+                         memory_.template write_rotated<Layout>(
+                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)});
+                       });
+    const detail::key_rotation rotation = rotation_of<Layout>(table);
+    rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
+    note(k.tokens, counts, coordinate);
+  }
+  detail::started_rows<std::int64_t> next_source(Index tokens) const {
+    if (!on_axes()) return {rows_.seen()};
+    coordinates_.rows().check_text("ring_cache::append", tokens);
+    return {coordinates_.rows().next_positions("ring_cache::append")};
+  }
+  template <class CoordinateOf>
+  void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
+    if (on_axes()) coordinates_.append(rows_, batch(), tokens, counts, coordinate);
+    rows_.append(tokens, counts);
   }
 
-  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all. Those that
-  /// stay have slots of their own, so threads may write them in any order.
-  template <class Threads, class Write>
-  void store(Index tokens, const detail::row_counts& counts, const Threads& threads, const Write& write) {
-    const Index ring = capacity() - policy_.sinks;
-    const auto stays = [&](Index b, std::int64_t i, std::int64_t end) {
-      return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - ring);
-    };
-    const auto end_of = [&](Index b) { return seen_[at(b)] + detail::count_of(b, tokens, counts); };
-    detail::for_each_run(threads, batch(), tokens, counts, memory_.bytes_of(batch() * tokens),
-                         [&](Index b, Index first, Index count) {
-                           for (Index t = first; t < first + count; ++t)
-                             if (const std::int64_t i = seen_[at(b)] + t; stays(b, i, end_of(b)))
-                               write(b, t, slot(i), i);
-                         });
-    for (Index b = 0; b < batch(); ++b) {
-      const std::int64_t end = end_of(b);
-      for (std::int64_t i = seen_[at(b)]; i < end; ++i) {
-        if (!stays(b, i, end)) continue;
-        position_in(b, slot(i)) = i;
-        used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
-      }
-      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - ring);
-      seen_[at(b)] = end;
-    }
-    newest_.append(tokens, counts);
-  }
-
-  ring_policy policy_;
   detail::cache_memory<T> memory_;
   key_storage storage_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
-  std::vector<Index> used_;           // slots of each row that were ever written
-  detail::newest_tokens newest_;
-  detail::storage<std::int64_t> positions_;  // [batch, slots]
+  detail::ring_rows rows_;
+  detail::ring_axes coordinates_;
 };
 
 }  // namespace ROPE_ABI
@@ -13750,6 +13973,8 @@ template <class X>
 inline constexpr bool may_have_axes = false;
 template <class C>
 inline constexpr bool may_have_axes<kv_cache<C>> = true;
+template <class C>
+inline constexpr bool may_have_axes<ring_cache<C>> = true;
 template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
@@ -13774,8 +13999,8 @@ template <class Cache>
 std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
   return cache.positions(b);
 }
-template <class C>
-std::span<const std::int64_t> order_of(const kv_cache<C>& cache, Index b) {
+template <class Cache>
+requires may_have_axes<Cache> std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
   return cache.order(b);
 }
 
@@ -13788,8 +14013,7 @@ template <class C>
 std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
   struct ring_queries {};
   std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
-  for (Index i = 0; i < count; ++i)
-    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  for (Index i = 0; i < count; ++i) positions[i] = cache.seen()[static_cast<std::size_t>(b)] - count + i;
   return {positions, static_cast<std::size_t>(count)};
 }
 
@@ -13798,6 +14022,17 @@ inline bool counted(std::span<const std::int64_t> positions) {
   for (std::size_t i = 0; i < positions.size(); ++i)
     if (positions[i] != static_cast<std::int64_t>(i)) return false;
   return true;
+}
+
+/// Where a cache with axes has token t of the newest `count` of row b, [axes].
+template <class C>
+const double* newest_coordinates(const kv_cache<C>& cache, Index b, Index count, Index t) {
+  return cache.coordinates(b).data() + (cache.size(b) - count + t) * cache.axes();
+}
+template <class C>
+const double* newest_coordinates(const ring_cache<C>& cache, Index b, Index count, Index t) {
+  return cache.coordinates(b).data() +
+         cache.slot(cache.seen()[static_cast<std::size_t>(b)] - count + t) * cache.axes();
 }
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
@@ -13888,7 +14123,7 @@ std::int64_t seen(const Cache& cache, Index b) {
 }
 template <class C>
 std::int64_t seen(const ring_cache<C>& cache, Index b) {
-  return cache.next_positions()[static_cast<std::size_t>(b)];
+  return cache.seen()[static_cast<std::size_t>(b)];
 }
 
 /// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries
@@ -14205,10 +14440,14 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// A call of attention<Layout>(q, cache, out, table) where the cache has axes.
-template <class Layout, class T, class C, class S, class Threads>
+template <class Layout, class T, class Cache, class S, class Threads>
 class axes_call {
+  using C = typename Cache::value_type;
+  /// Rings with axes store no raw keys.
+  static constexpr bool may_be_raw = !is_ring<Cache>;
+
  public:
-  axes_call(const head_view<const T>& q, const kv_cache<C>& cache, const head_view<T>& out,
+  axes_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
             const placed_table<S>& table, const attention_options& options, const row_counts& counts,
             const Threads& threads)
       : call_(q, cache, out, &table, options, counts, threads),
@@ -14218,15 +14457,19 @@ class axes_call {
         threads_(threads) {
     cache.template check_table<Layout>(table);
     const bool by_rows = has_token_rows("attention", cache.axes(), table.table());
-    if (cache.storage() == key_storage::raw) {
-      check_all_tokens(by_rows);
-    } else {
-      by_rows ? check_queries() : find_text();
+    if constexpr (may_be_raw) {
+      if (cache.storage() == key_storage::raw) {
+        check_all_tokens(by_rows);
+        return;
+      }
     }
+    by_rows ? check_queries() : find_text();
   }
 
   void run() {
-    if (cache_.storage() == key_storage::raw) return attend_raw();
+    if constexpr (may_be_raw) {
+      if (cache_.storage() == key_storage::raw) return attend_raw();
+    }
     if (queries_ == no_queries) return call_.run();
     struct queries_on_axes {};
     const head_view<T> turned =
@@ -14240,7 +14483,7 @@ class axes_call {
 
  private:
   const double* coordinates_of(Index b, Index t) const {
-    return &cache_.coordinates(b).coeffRef(cache_.size(b) - call_.queries_of(b) + t, 0);
+    return newest_coordinates(cache_, b, call_.queries_of(b), t);
   }
   listed_positions<std::int64_t> text_source() const {
     const auto size = static_cast<std::size_t>(q_.batch * q_.tokens);
@@ -14303,7 +14546,7 @@ class axes_call {
     size = 0;
     for (Index b = 0; b < cache_.batch(); ++b)
       for (Index t = 0; t < cache_.size(b); ++t)
-        check_row(size++, &cache_.coordinates(b).coeffRef(t, 0), "all tokens");
+        check_row(size++, newest_coordinates(cache_, b, cache_.size(b), t), "all tokens");
   }
 
   void attend_raw() {
@@ -14325,9 +14568,9 @@ class axes_call {
     });
   }
 
-  cached_call<unnamed_layout, T, kv_cache<C>, S, Threads> call_;
+  cached_call<unnamed_layout, T, Cache, S, Threads> call_;
   head_view<const T> q_;
-  const kv_cache<C>& cache_;
+  const Cache& cache_;
   placed_table<S> table_;
   const Threads& threads_;
   enum { at_rows, at_positions, no_queries } queries_ = at_rows;
@@ -14433,8 +14676,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   const auto rotation = detail::placed_for(cache, table);
   if constexpr (detail::may_have_axes<Cache>) {
     if (cache.axes() > 0)
-      return detail::axes_call<Layout, T, typename Cache::value_type, typename Table::scalar, Threads>(
-                 q, cache, out, rotation, options, counts, threads)
+      return detail::axes_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, rotation,
+                                                                                  options, counts, threads)
           .run();
   }
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,
@@ -14512,8 +14755,8 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 /// \return  whether the step is checked: a table of positions takes text as it does without axes
 /// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
 ///          read
-template <class Layout, class C, class S>
-bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index tokens, Index head_dim,
+template <class Layout, class Cache, class S>
+bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
   if (cache.axes() == 0) return false;
   if (cache.storage() == key_storage::raw)
@@ -14521,16 +14764,14 @@ bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index to
                message(function, ": raw keys on ", cache.axes(),
                        " axes are read by a table of all tokens, append and attend to them by hand"));
   if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  if (chunk_of(cache, tokens) < tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                       " tokens at a time by a table of their coordinates, got ", tokens));
   check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-template <class Layout, class C, class S>
-bool check_next_on_axes(const char* /*function*/, const ring_cache<C>& /*cache*/, Index /*tokens*/,
-                        Index /*head_dim*/, const placed_table<S>& /*table*/) {
-  return false;
-}
-
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>

@@ -106,8 +106,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
   const auto rotation = detail::placed_for(cache, table);
   if constexpr (detail::may_have_axes<Cache>) {
     if (cache.axes() > 0)
-      return detail::axes_call<Layout, T, typename Cache::value_type, typename Table::scalar, Threads>(
-                 q, cache, out, rotation, options, counts, threads)
+      return detail::axes_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, rotation,
+                                                                                  options, counts, threads)
           .run();
   }
   detail::cached_call<Layout, T, Cache, typename Table::scalar, Threads>(q, cache, out, &rotation, options,

@@ -62,11 +62,21 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
                        "got rotated ones"));
   return policy;
 }
+/// Slots of a row of a ring.  Throws: as checked_policy
+inline Index checked_slots(const ring_policy& policy, key_storage storage) {
+  checked_policy(policy, storage);
+  return policy.sinks + policy.window + policy.chunk - 1;
+}
+
+[[noreturn]] inline void refuse_positions_on_axes(const char* function, Index axes) {
+  ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", axes,
+                                            " axes, ask for their coordinates or order"));
+}
 
 }  // namespace detail
 
-/// How many coordinates a token of a kv_cache has, such as (time, height, width). A cache without axes has
-/// one integer position per token.
+/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
+/// without axes has one integer position per token.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -89,8 +99,9 @@ inline const ring_policy& checked_policy(const ring_policy& policy, key_storage 
 ///
 /// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
 /// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
-/// in the head, and refuses others. `shift` adds to all coordinates of tokens, `rebase` goes by them, and of
-/// the tables that both take, only the frequencies matter.
+/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
+/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
+/// rotated keys only, and goes on behind tokens that it has overwritten as well.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers

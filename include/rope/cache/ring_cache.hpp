@@ -2,19 +2,17 @@
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
 
-#include <algorithm>  // std::max, std::min
-#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
-#include <vector>
 
-#include <rope/base/exact.hpp>
-#include <rope/base/message.hpp>
+#include <rope/base/owned_array.hpp>
+#include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
+#include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
-#include <rope/cache/detail/newest_tokens.hpp>
+#include <rope/cache/detail/ring_axes.hpp>
+#include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -51,7 +49,7 @@ class ring_cache {
  public:
   using value_type = T;
   /// What `positions` shows for a slot whose token was rolled back: after every query.
-  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+  static constexpr std::int64_t no_position = detail::ring_rows::no_position;
 
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -60,15 +58,16 @@ class ring_cache {
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
-      : policy_(detail::checked_policy(policy, storage)),
-        memory_("ring_cache", batch, policy.sinks + policy.window + policy.chunk - 1, kv_heads, head_dim,
+      : memory_("ring_cache", batch, detail::checked_slots(policy, storage), kv_heads, head_dim,
                 value_dim == 0 ? head_dim : value_dim),
         storage_(storage),
-        seen_(static_cast<std::size_t>(batch)),
-        oldest_(seen_.size(), policy.sinks),
-        used_(seen_.size()),
-        newest_(batch),
-        positions_(static_cast<std::size_t>(batch * memory_.slot_count())) {}
+        rows_(batch, policy, memory_.slot_count()) {}
+  /// Of tokens on several axes, which are held with their keys rotated.  Throws: as above
+  ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, token_axes axes,
+             Index value_dim = 0)
+      : ring_cache(batch, policy, kv_heads, head_dim, value_dim) {
+    coordinates_ = detail::ring_axes(batch, capacity(), axes);
+  }
 
   ring_cache(const ring_cache&) = default;
   ring_cache(ring_cache&&) = default;
@@ -80,30 +79,43 @@ class ring_cache {
   Index value_dim() const { return memory_.values().head_dim; }
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory_.slot_count(); }
-  const ring_policy& policy() const { return policy_; }
+  const ring_policy& policy() const { return rows_.policy(); }
   key_storage storage() const { return storage_; }
   /// Tokens held in row b.  Throws: std::out_of_range
-  Index size(Index b) const {
-    const std::int64_t n = seen_[checked_row(b)];
-    return detail::to_index((std::min)(n, std::int64_t{policy_.sinks}) +
-                            (std::max)(std::int64_t{0}, n - oldest_[at(b)]));
-  }
+  Index size(Index b) const { return rows_.size(rows_.checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of memory: that of keys(b)
-  /// and values(b). Valid until the cache changes.  Throws: std::out_of_range
+  /// and values(b). Valid until the cache changes.
+  ///
+  /// Throws:  std::out_of_range; std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + checked_row(b) * at(capacity()), at(used_[at(b)])};
+    if (on_axes()) detail::refuse_positions_on_axes("ring_cache::positions", axes());
+    return rows_.positions(rows_.checked(b));
   }
-  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen.
-  std::span<const std::int64_t> next_positions() const { return seen_; }
+  /// What attention goes by, for the same slots: which token of the sequence is there.  Throws:
+  /// std::out_of_range
+  std::span<const std::int64_t> order(Index b) const { return rows_.positions(rows_.checked(b)); }
+  /// Tokens that each row has seen, [batch].
+  std::span<const std::int64_t> seen() const { return rows_.seen(); }
+  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
+  /// with axes, as in kv_cache.
+  std::span<const std::int64_t> next_positions() const {
+    return on_axes() ? coordinates_.rows().next_positions("ring_cache::next_positions") : rows_.seen();
+  }
+  /// As in kv_cache: how many coordinates tokens have, those in the slots of order(b), [slots, axes], and
+  /// those of text to come.
+  Index axes() const { return coordinates_.rows().axes(); }
+  auto coordinates(Index b) const { return coordinates_.rows().of(rows_.checked(b), rows_.used(b)); }
+  owned_array<double> next_coordinates(Index tokens = 1) const {
+    return coordinates_.rows().next_coordinates("ring_cache::next_coordinates", tokens);
+  }
   /// As in kv_cache.
-  std::span<const Index> query_counts(Index queries) const { return newest_.counts("attention", queries); }
+  std::span<const Index> query_counts(Index queries) const {
+    return rows_.newest().counts("attention", queries);
+  }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
-    check_position("ring_cache::slot", position);
-    const Index ring = capacity() - policy_.sinks;  // not positive in a cache that was moved from
-    if (ring <= 0) return 0;
-    if (position < policy_.sinks) return detail::to_index(position);
-    return detail::to_index(policy_.sinks + (position - policy_.sinks) % ring);
+    rows_.check_position("ring_cache::slot", position);
+    return rows_.slot(position);
   }
 
   /// Copies new tokens, over the oldest ones where slots have run out. Of more tokens than slots only those
@@ -123,14 +135,17 @@ class ring_cache {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     memory_.check_new("ring_cache::append", k, v, counts);
-    if (!empty()) detail::require_given_keys("ring_cache::append", rotation_);
+    if (!rows_.empty()) detail::require_given_keys("ring_cache::append", rotation_);
+    const auto text = next_source(k.tokens);
     rotation_ = {};
-    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t /*position*/) {
-      memory_.write(k, v, b, t, 1, slot);
-    });
+    rows_.for_each_new(
+        k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+        [&](Index b, Index t, Index slot, std::int64_t /*token*/) { memory_.write(k, v, b, t, 1, slot); });
+    note(k.tokens, counts, [&](Index b, Index t, Index /*a*/) { return text(b, t); });
   }
 
-  /// Rotates copies of new keys by their positions in the sequence, and appends them.
+  /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
+  /// appends them.
   ///
   /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
   ///
@@ -142,7 +157,7 @@ class ring_cache {
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_rotated<Layout>(k, v, detail::placed(table), counts, threads);
+    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::placed(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -151,143 +166,107 @@ class ring_cache {
   /// Throws:  std::invalid_argument
   template <class Layout, rotation_table Table>
   void check_table(const Table& table) const {
-    if (!empty() && storage_ == key_storage::rotated)
-      detail::require_rotation<Layout>("ring_cache", rotation_, detail::placed(table));
+    const auto placed = detail::placed(table);
+    if (on_axes()) detail::has_token_rows("ring_cache", axes(), placed.table());
+    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (on_axes())
+      detail::require_rotation_on_axes("ring_cache", rotation_, detail::rotation_on_axes<Layout>(placed));
+    else
+      detail::require_rotation<Layout>("ring_cache", rotation_, placed);
   }
 
   /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
   /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= next_positions() and every token that the next query sees
-  ///          is still held
+  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
+  ///          held, and with axes the one before it
   void truncate(std::int64_t size, batch_row row = every_row) {
-    const Index first = row.every ? 0 : static_cast<Index>(checked_row(row.index)),
-                last = row.every ? batch() : first + 1;
-    for (Index b = first; b < last; ++b) {
-      if (size < 0 || size > seen_[at(b)])
-        ROPE_THROW(std::out_of_range, detail::message("ring_cache::truncate: size must be in [0, ",
-                                                      seen_[at(b)], "], got ", size));
-      if (!holds(b, size + 1 - policy_.window, size))
-        ROPE_THROW(std::out_of_range,
-                   detail::message("ring_cache::truncate: tokens before ", oldest_[at(b)],
-                                   " were overwritten and the window of token ", size, " needs them"));
-    }
-    newest_.forget(first, last, [&](Index b) {
-      return detail::lost_tokens{0, detail::to_index(seen_[at(b)] - size)};
-    });
-    for (Index b = first; b < last; ++b) {
-      for (Index slot = 0; slot < used_[at(b)]; ++slot)
-        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
-      seen_[at(b)] = size;
-      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
-    }
+    const Index first = row.every ? 0 : rows_.checked(row.index);
+    const detail::row_range those = {first, row.every ? batch() : first + 1};
+    rows_.check_truncate(those, size, on_axes());
+    if (on_axes()) coordinates_.truncate(rows_, those, size);
+    rows_.truncate(those, size);
   }
 
   /// Forgets every token.
   void clear() {
-    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
-    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
-    std::fill(used_.begin(), used_.end(), Index{0});
-    newest_.clear();
+    rows_.clear();
+    coordinates_.clear();
   }
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   head_view<const T> keys(Index b) const {
-    return memory_.keys().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
+    return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
   head_view<const T> values(Index b) const {
-    return memory_.values().batch_range(static_cast<Index>(checked_row(b)), 1).token_range(0, used_[at(b)]);
+    return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
 
   /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
   /// yet to come.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    checked_row(b);
-    check_position("ring_cache::holds_window", position);
+    rows_.checked(b);
+    rows_.check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
-    return holds(b, end - policy_.window, end);
+    return rows_.holds(b, end - policy().window, end);
   }
 
  private:
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-
-  std::size_t checked_row(Index b) const {
-    if (b < 0 || b >= batch())
-      ROPE_THROW(std::out_of_range,
-                 detail::message("ring_cache: row must be in [0, ", batch(), "), got ", b));
-    return at(b);
+  bool on_axes() const { return axes() > 0; }
+  template <class Layout, class S>
+  detail::key_rotation rotation_of(const placed_table<S>& table) const {
+    return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
   }
-  static void check_position(const char* function, std::int64_t position) {
-    if (position < 0)
-      ROPE_THROW(
-          std::out_of_range,
-          detail::message(function, ": a position in a sequence must not be negative, got ", position));
-  }
-  bool empty() const {
-    for (const std::int64_t n : seen_)
-      if (n > 0) return false;
-    return true;
-  }
-  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
-  bool holds(Index b, std::int64_t first, std::int64_t last) const {
-    first = (std::max)(first, std::int64_t{policy_.sinks});
-    return first >= last || oldest_[at(b)] <= first;
-  }
-  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * capacity() + slot)]; }
 
   template <class Layout, class K, class V, class S, class Threads>
+  void store_next(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+                  const detail::row_counts& counts, const Threads& threads) {
+    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table.table())) {
+      const detail::token_rows rows =
+          detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
+      store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
+        return table.table().coordinates()(rows(b, t), a);
+      });
+    } else {
+      const auto text = next_source(k.tokens);
+      store_rotated<Layout>(k, v, table, text, counts, threads,
+                            [&](Index b, Index t, Index /*a*/) { return text(b, t); });
+    }
+  }
+  /// \param coordinate  coordinate(b, t, a) of a new token
+  template <class Layout, class K, class V, class S, class Source, class Threads, class CoordinateOf>
   void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
-                     const detail::row_counts& counts, const Threads& threads) {
+                     const Source& positions, const detail::row_counts& counts, const Threads& threads,
+                     const CoordinateOf& coordinate) {
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
-    detail::check_new_rotation<Layout>(
-        "ring_cache::append", k, counts, table,
-        detail::started_rows<std::int64_t>{std::span<const std::int64_t>(seen_)});
-    store(k.tokens, counts, threads, [&](Index b, Index t, Index slot, std::int64_t position) {
-      memory_.template write_rotated<Layout>(k, v, b, t, 1, slot, table,
-                                             detail::contiguous_positions{position});
-    });
-    rotation_ = detail::rotation_by<Layout>(table);
+    detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
+    rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
+                       [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
+                         memory_.template write_rotated<Layout>(
+                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)});
+                       });
+    const detail::key_rotation rotation = rotation_of<Layout>(table);
+    rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
+    note(k.tokens, counts, coordinate);
+  }
+  detail::started_rows<std::int64_t> next_source(Index tokens) const {
+    if (!on_axes()) return {rows_.seen()};
+    coordinates_.rows().check_text("ring_cache::append", tokens);
+    return {coordinates_.rows().next_positions("ring_cache::append")};
+  }
+  template <class CoordinateOf>
+  void note(Index tokens, const detail::row_counts& counts, const CoordinateOf& coordinate) {
+    if (on_axes()) coordinates_.append(rows_, batch(), tokens, counts, coordinate);
+    rows_.append(tokens, counts);
   }
 
-  /// Calls write(b, t, slot, position) for every new token that stays, and keeps count of all. Those that
-  /// stay have slots of their own, so threads may write them in any order.
-  template <class Threads, class Write>
-  void store(Index tokens, const detail::row_counts& counts, const Threads& threads, const Write& write) {
-    const Index ring = capacity() - policy_.sinks;
-    const auto stays = [&](Index b, std::int64_t i, std::int64_t end) {
-      return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - ring);
-    };
-    const auto end_of = [&](Index b) { return seen_[at(b)] + detail::count_of(b, tokens, counts); };
-    detail::for_each_run(threads, batch(), tokens, counts, memory_.bytes_of(batch() * tokens),
-                         [&](Index b, Index first, Index count) {
-                           for (Index t = first; t < first + count; ++t)
-                             if (const std::int64_t i = seen_[at(b)] + t; stays(b, i, end_of(b)))
-                               write(b, t, slot(i), i);
-                         });
-    for (Index b = 0; b < batch(); ++b) {
-      const std::int64_t end = end_of(b);
-      for (std::int64_t i = seen_[at(b)]; i < end; ++i) {
-        if (!stays(b, i, end)) continue;
-        position_in(b, slot(i)) = i;
-        used_[at(b)] = (std::max)(used_[at(b)], slot(i) + 1);
-      }
-      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - ring);
-      seen_[at(b)] = end;
-    }
-    newest_.append(tokens, counts);
-  }
-
-  ring_policy policy_;
   detail::cache_memory<T> memory_;
   key_storage storage_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
-  std::vector<Index> used_;           // slots of each row that were ever written
-  detail::newest_tokens newest_;
-  detail::storage<std::int64_t> positions_;  // [batch, slots]
+  detail::ring_rows rows_;
+  detail::ring_axes coordinates_;
 };
 
 }  // namespace ROPE_ABI

@@ -15,8 +15,8 @@
 #include <rope/base/workspace.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cached_call.hpp>
+#include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
-#include <rope/cache/kv_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
@@ -33,10 +33,14 @@ inline namespace ROPE_ABI {
 namespace detail {
 
 /// A call of attention<Layout>(q, cache, out, table) where the cache has axes.
-template <class Layout, class T, class C, class S, class Threads>
+template <class Layout, class T, class Cache, class S, class Threads>
 class axes_call {
+  using C = typename Cache::value_type;
+  /// Rings with axes store no raw keys.
+  static constexpr bool may_be_raw = !is_ring<Cache>;
+
  public:
-  axes_call(const head_view<const T>& q, const kv_cache<C>& cache, const head_view<T>& out,
+  axes_call(const head_view<const T>& q, const Cache& cache, const head_view<T>& out,
             const placed_table<S>& table, const attention_options& options, const row_counts& counts,
             const Threads& threads)
       : call_(q, cache, out, &table, options, counts, threads),
@@ -46,15 +50,19 @@ class axes_call {
         threads_(threads) {
     cache.template check_table<Layout>(table);
     const bool by_rows = has_token_rows("attention", cache.axes(), table.table());
-    if (cache.storage() == key_storage::raw) {
-      check_all_tokens(by_rows);
-    } else {
-      by_rows ? check_queries() : find_text();
+    if constexpr (may_be_raw) {
+      if (cache.storage() == key_storage::raw) {
+        check_all_tokens(by_rows);
+        return;
+      }
     }
+    by_rows ? check_queries() : find_text();
   }
 
   void run() {
-    if (cache_.storage() == key_storage::raw) return attend_raw();
+    if constexpr (may_be_raw) {
+      if (cache_.storage() == key_storage::raw) return attend_raw();
+    }
     if (queries_ == no_queries) return call_.run();
     struct queries_on_axes {};
     const head_view<T> turned =
@@ -68,7 +76,7 @@ class axes_call {
 
  private:
   const double* coordinates_of(Index b, Index t) const {
-    return &cache_.coordinates(b).coeffRef(cache_.size(b) - call_.queries_of(b) + t, 0);
+    return newest_coordinates(cache_, b, call_.queries_of(b), t);
   }
   listed_positions<std::int64_t> text_source() const {
     const auto size = static_cast<std::size_t>(q_.batch * q_.tokens);
@@ -131,7 +139,7 @@ class axes_call {
     size = 0;
     for (Index b = 0; b < cache_.batch(); ++b)
       for (Index t = 0; t < cache_.size(b); ++t)
-        check_row(size++, &cache_.coordinates(b).coeffRef(t, 0), "all tokens");
+        check_row(size++, newest_coordinates(cache_, b, cache_.size(b), t), "all tokens");
   }
 
   void attend_raw() {
@@ -153,9 +161,9 @@ class axes_call {
     });
   }
 
-  cached_call<unnamed_layout, T, kv_cache<C>, S, Threads> call_;
+  cached_call<unnamed_layout, T, Cache, S, Threads> call_;
   head_view<const T> q_;
-  const kv_cache<C>& cache_;
+  const Cache& cache_;
   placed_table<S> table_;
   const Threads& threads_;
   enum { at_rows, at_positions, no_queries } queries_ = at_rows;

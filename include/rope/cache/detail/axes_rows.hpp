@@ -82,15 +82,19 @@ class axes_rows {
   owned_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0)
       ROPE_THROW(std::invalid_argument, message(function, ": tokens must not be negative, got ", tokens));
+    check_text(function, tokens);
     owned_array<double> text(batch_ * tokens, axes_);
-    for (Index b = 0; b < batch_; ++b) {
-      if (largest_[at(b)] > limit - static_cast<double>(tokens))
-        ROPE_THROW(std::out_of_range, message(function, ": coordinates must be at most 2^53, got ", tokens,
-                                              " after ", largest_[at(b)]));
+    for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
-    }
     return text;
+  }
+  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  void check_text(const char* function, Index tokens) const {
+    for (const double largest : largest_)
+      if (largest > limit - static_cast<double>(tokens))
+        ROPE_THROW(std::out_of_range,
+                   message(function, ": coordinates must be at most 2^53, got ", tokens, " after ", largest));
   }
 
   /// Puts new tokens behind the size(b) that row b has: coordinate(b, t, a), which may be next_positions().
@@ -102,6 +106,16 @@ class axes_rows {
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
       find_largest(b, size > 0, size, size + count);
     }
+  }
+  /// Puts coordinate(a) where token t of row b is, and makes the row go on behind `largest`.
+  template <class CoordinateOf>
+  void put(Index b, Index t, const CoordinateOf& coordinate) {
+    for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
+  }
+  double largest(Index b) const { return largest_[at(b)]; }
+  void go_on_behind(Index b, double largest) {
+    largest_[at(b)] = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
   /// Row b then has `size` tokens, which are among those it had.
   void keep(row_range rows, Index size) {
@@ -170,14 +184,12 @@ class axes_rows {
 
   /// \param more  whether the largest one so far still counts, besides tokens [first, last)
   void find_largest(Index b, bool more, Index first, Index last) {
-    double& largest = largest_[at(b)];
+    double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {
       const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
       largest = more ? (std::max)(largest, newest) : newest;
-    } else if (!more) {
-      largest = -1.0;
     }
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+    go_on_behind(b, largest);
   }
 
   moved_index batch_, capacity_, axes_;

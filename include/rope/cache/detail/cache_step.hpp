@@ -75,8 +75,8 @@ position_range positions_read(const ring_cache<C>& cache, Index b, Index count) 
 /// \return  whether the step is checked: a table of positions takes text as it does without axes
 /// Throws:  std::invalid_argument if the rows are not those, or keys are raw, which more than the new tokens
 ///          read
-template <class Layout, class C, class S>
-bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index tokens, Index head_dim,
+template <class Layout, class Cache, class S>
+bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
   if (cache.axes() == 0) return false;
   if (cache.storage() == key_storage::raw)
@@ -84,16 +84,14 @@ bool check_next_on_axes(const char* function, const kv_cache<C>& cache, Index to
                message(function, ": raw keys on ", cache.axes(),
                        " axes are read by a table of all tokens, append and attend to them by hand"));
   if (!has_token_rows(function, cache.axes(), table.table())) return false;
+  if (chunk_of(cache, tokens) < tokens)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a ring with axes takes chunk = ", chunk_of(cache, tokens),
+                       " tokens at a time by a table of their coordinates, got ", tokens));
   check_rotation<Layout>(function, cache.batch(), tokens, head_dim, table,
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-template <class Layout, class C, class S>
-bool check_next_on_axes(const char* /*function*/, const ring_cache<C>& /*cache*/, Index /*tokens*/,
-                        Index /*head_dim*/, const placed_table<S>& /*table*/) {
-  return false;
-}
-
 /// Throws:  what append and attention would for `tokens` new tokens per row with heads of this shape, but
 ///          for a cache that is full or rotates its keys otherwise, which append finds before it writes
 template <class Layout, class Cache, class S>

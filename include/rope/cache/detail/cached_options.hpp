@@ -37,6 +37,8 @@ template <class X>
 inline constexpr bool may_have_axes = false;
 template <class C>
 inline constexpr bool may_have_axes<kv_cache<C>> = true;
+template <class C>
+inline constexpr bool may_have_axes<ring_cache<C>> = true;
 template <class X>
 inline constexpr bool is_latent = false;
 template <class C>
@@ -61,8 +63,8 @@ template <class Cache>
 std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
   return cache.positions(b);
 }
-template <class C>
-std::span<const std::int64_t> order_of(const kv_cache<C>& cache, Index b) {
+template <class Cache>
+requires may_have_axes<Cache> std::span<const std::int64_t> order_of(const Cache& cache, Index b) {
   return cache.order(b);
 }
 
@@ -75,8 +77,7 @@ template <class C>
 std::span<const std::int64_t> newest(const ring_cache<C>& cache, Index b, Index count) {
   struct ring_queries {};
   std::int64_t* positions = workspace<ring_queries, std::int64_t>(count);
-  for (Index i = 0; i < count; ++i)
-    positions[i] = cache.next_positions()[static_cast<std::size_t>(b)] - count + i;
+  for (Index i = 0; i < count; ++i) positions[i] = cache.seen()[static_cast<std::size_t>(b)] - count + i;
   return {positions, static_cast<std::size_t>(count)};
 }
 
@@ -85,6 +86,17 @@ inline bool counted(std::span<const std::int64_t> positions) {
   for (std::size_t i = 0; i < positions.size(); ++i)
     if (positions[i] != static_cast<std::int64_t>(i)) return false;
   return true;
+}
+
+/// Where a cache with axes has token t of the newest `count` of row b, [axes].
+template <class C>
+const double* newest_coordinates(const kv_cache<C>& cache, Index b, Index count, Index t) {
+  return cache.coordinates(b).data() + (cache.size(b) - count + t) * cache.axes();
+}
+template <class C>
+const double* newest_coordinates(const ring_cache<C>& cache, Index b, Index count, Index t) {
+  return cache.coordinates(b).data() +
+         cache.slot(cache.seen()[static_cast<std::size_t>(b)] - count + t) * cache.axes();
 }
 
 /// Throws:  std::invalid_argument if the options say what the cache decides
@@ -175,7 +187,7 @@ std::int64_t seen(const Cache& cache, Index b) {
 }
 template <class C>
 std::int64_t seen(const ring_cache<C>& cache, Index b) {
-  return cache.next_positions()[static_cast<std::size_t>(b)];
+  return cache.seen()[static_cast<std::size_t>(b)];
 }
 
 /// Throws:  std::invalid_argument if a row has seen fewer tokens than there are queries

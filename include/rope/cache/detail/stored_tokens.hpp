@@ -61,9 +61,7 @@ class stored_tokens {
   bool on_axes() const { return coordinates_.axes() > 0; }
   /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
   std::span<const std::int64_t> positions(const char* function, Index b) const {
-    if (on_axes())
-      ROPE_THROW(std::invalid_argument, message(function, ": tokens of this cache have ", coordinates_.axes(),
-                                                " axes, ask for their coordinates or order"));
+    if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
   /// Where the next tokens are, of text where there are axes.

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
+#define ROPE_CACHE_DETAIL_RING_ROWS_HPP
+
+#include <algorithm>  // std::fill, std::max, std::min
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <rope/base/exact.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/cache/detail/new_tokens.hpp>
+#include <rope/cache/detail/newest_tokens.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/policy.hpp>
+#include <rope/config.hpp>
+
+/// Which tokens each row of a ring holds, and in which slots.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
+///
+/// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
+class ring_rows {
+ public:
+  static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
+
+  ring_rows(Index batch, const ring_policy& policy, Index slots)
+      : batch_(batch),
+        slots_(slots),
+        policy_(policy),
+        seen_(at(batch)),
+        oldest_(seen_.size(), policy.sinks),
+        used_(seen_.size()),
+        newest_(batch),
+        positions_(at(batch * slots)) {}
+
+  const ring_policy& policy() const { return policy_; }
+  const newest_tokens& newest() const { return newest_; }
+  std::span<const std::int64_t> seen() const { return seen_; }
+  std::int64_t seen(Index b) const { return seen_[at(b)]; }
+  Index size(Index b) const {
+    return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
+                    (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
+  }
+  /// Slots of row b that were ever used, and the token in each.
+  Index used(Index b) const { return used_[at(b)]; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  bool empty() const {
+    for (const std::int64_t n : seen_)
+      if (n > 0) return false;
+    return true;
+  }
+  /// Requires:  a token, not negative
+  Index slot(std::int64_t token) const {
+    const Index ring = slots_ - policy_.sinks;  // not positive in a cache that was moved from
+    if (ring <= 0) return 0;
+    if (token < policy_.sinks) return to_index(token);
+    return to_index(policy_.sinks + (token - policy_.sinks) % ring);
+  }
+  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  bool holds(Index b, std::int64_t first, std::int64_t last) const {
+    first = (std::max)(first, std::int64_t{policy_.sinks});
+    return first >= last || oldest_[at(b)] <= first;
+  }
+
+  Index checked(Index b) const {
+    if (b < 0 || b >= batch_)
+      ROPE_THROW(std::out_of_range, message("ring_cache: row must be in [0, ", batch_, "), got ", b));
+    return b;
+  }
+  static void check_position(const char* function, std::int64_t position) {
+    if (position < 0)
+      ROPE_THROW(std::out_of_range,
+                 message(function, ": a position in a sequence must not be negative, got ", position));
+  }
+
+  /// Calls write(b, t, slot, token) for every new token that stays. These have slots of their own, so threads
+  /// may write them in any order.
+  template <class Threads, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, Index bytes,
+                    const Write& write) const {
+    for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
+      for (Index t = first; t < first + count; ++t)
+        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts)))
+          write(b, t, slot(i), i);
+    });
+  }
+  /// Keeps count of new tokens.
+  void append(Index tokens, const row_counts& counts) {
+    for (Index b = 0; b < batch_; ++b) {
+      const std::int64_t end = end_of(b, tokens, counts);
+      for (std::int64_t i = seen(b); i < end; ++i) {
+        if (!stays(b, i, end)) continue;
+        position_in(b, slot(i)) = i;
+        used_[at(b)] = (std::max)(used(b), slot(i) + 1);
+      }
+      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+      seen_[at(b)] = end;
+    }
+    newest_.append(tokens, counts);
+  }
+
+  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
+  ///          and where tokens have coordinates the last one
+  void check_truncate(row_range rows, std::int64_t size, bool last_token) const {
+    for (Index b = rows.first; b < rows.last; ++b) {
+      if (size < 0 || size > seen(b))
+        ROPE_THROW(std::out_of_range,
+                   message("ring_cache::truncate: size must be in [0, ", seen(b), "], got ", size));
+      if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
+        ROPE_THROW(std::out_of_range,
+                   message("ring_cache::truncate: tokens before ", oldest_[at(b)],
+                           " were overwritten and the window of token ", size, " needs them"));
+    }
+  }
+  void truncate(row_range rows, std::int64_t size) {
+    newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, to_index(seen(b) - size)}; });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index slot = 0; slot < used(b); ++slot)
+        if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
+      seen_[at(b)] = size;
+      oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
+    }
+  }
+  void clear() {
+    std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
+    std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
+    std::fill(used_.begin(), used_.end(), Index{0});
+    newest_.clear();
+  }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t& position_in(Index b, Index slot) { return positions_[at(b * slots_ + slot)]; }
+  std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
+    return seen(b) + count_of(b, tokens, counts);
+  }
+  /// Whether token i is held when tokens up to `end` are there.
+  bool stays(Index b, std::int64_t i, std::int64_t end) const {
+    return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+  }
+
+  moved_index batch_, slots_;
+  ring_policy policy_;
+  std::vector<std::int64_t> seen_;    // tokens of each row so far
+  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<Index> used_;           // slots of each row that were ever written
+  newest_tokens newest_;
+  storage<std::int64_t> positions_;  // [batch, slots]
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
