@@ -147,3 +147,40 @@ TEST_CASE("a step at positions of the caller's allocates nothing either", "[noal
     CHECK(allocations_in(decode) == 0);
   }
 }
+
+TEST_CASE("a decoding step through a warm cache of coordinates allocates nothing", "[noalloc]") {
+  const rope::frequencies schedule(64);
+  const rope::frequencies on_axes = rope::on_axes(schedule, rope::contiguous_sections({8, 12, 12}));
+  const rope::frequency_table<float> text(schedule, 400);
+  const auto check = [&](auto cache) {
+    step<float> token;
+    const auto decode = [&](const rope::frequency_table<float>& table) {
+      cache.template append<half_split>(token.k(), token.k(), table);
+      rope::attention<half_split>(token.q(), cache, token.out(), table);
+    };
+    for (int i = 0; i < 299; ++i) decode(text);
+    const rope::frequency_table<float> table(on_axes, cache.next_coordinates());
+    decode(table);
+    cache.truncate(299);
+    CHECK(allocations_in([&] { decode(table); }) == 0);
+    cache.truncate(299);
+    CHECK(allocations_in([&] { decode(text); }) == 0);
+  };
+  check(rope::kv_cache<float>(1, 300, 2, 64, rope::token_axes{3}));
+  check(rope::kv_cache<Eigen::bfloat16>(1, 300, 2, 64, rope::token_axes{3}));
+  check(rope::ring_cache<float>(1, {.sinks = 4, .window = 100, .chunk = 2}, 2, 64, rope::token_axes{3}));
+
+  rope::kv_cache<float> raw(1, 300, 2, 64, rope::token_axes{3}, 0, rope::key_storage::raw);
+  step<float> token;
+  for (int i = 0; i < 300; ++i) raw.append(token.k(), token.k());
+  const rope::frequency_table<float> all(on_axes, raw.coordinates());
+  const auto decode = [&] {
+    raw.append(token.k(), token.k());
+    rope::attention<half_split>(token.q(), raw, token.out(), all);
+  };
+  for (int i = 0; i < 2; ++i) {
+    raw.truncate(299);
+    const long allocations = allocations_in(decode);
+    if (i > 0) CHECK(allocations == 0);
+  }
+}
