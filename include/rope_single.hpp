@@ -15334,6 +15334,99 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
 
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DESCRIBE_HPP
+#define ROPE_CACHE_DESCRIBE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+
+/// What a cache holds, to be read.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The place of a token: its position, or (time, height, width).
+template <class Cache>
+std::string place_of(const Cache& cache, Index b, std::size_t slot) {
+  if constexpr (may_have_axes<Cache>) {
+    if (cache.axes() > 0) {
+      const auto at = cache.coordinates(b);
+      std::string text = "(";
+      for (Index a = 0; a < cache.axes(); ++a)
+        text += (a > 0 ? ", " : "") + exact_digits(at(static_cast<Index>(slot), a));
+      return text + ")";
+    }
+  }
+  return std::to_string(order_of(cache, b)[slot]);
+}
+template <class Cache>
+bool has_axes(const Cache& cache) {
+  if constexpr (may_have_axes<Cache>)
+    return cache.axes() > 0;
+  else
+    return false;
+}
+/// Where the next token of row b goes if it is text.
+template <class Cache>
+std::string next_place(const Cache& cache, Index b) {
+  if constexpr (may_have_axes<Cache>)
+    if (has_axes(cache)) return exact_digits(cache.next_coordinates()(b, 0));
+  return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
+}
+
+}  // namespace detail
+
+/// One line per row: how many tokens it holds, where the first and the last of them are, where text goes on,
+/// and what is stored.
+///
+///     std::fputs(describe(cache).c_str(), stdout);
+///
+///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
+///     row 1: no tokens of 64, text goes on at 0; rotated keys
+///
+/// A ring holds the sinks and the newest of the tokens that it has seen: `20 of 4000 seen tokens`. The first
+/// token is the oldest that is held. positions(b) of a cache, or coordinates(b), say it of every token.
+///
+/// \param cache  kv_cache, ring_cache or latent_cache
+///
+/// Throws:  std::out_of_range if text of a cache with axes cannot go on within 2^53
+template <class Cache>
+requires detail::attended_cache<Cache> std::string describe(const Cache& cache) {
+  std::string text;
+  for (Index b = 0; b < cache.batch(); ++b) {
+    const auto order = detail::order_of(cache, b);
+    text += "row " + std::to_string(b) + ": ";
+    if (cache.size(b) == 0) {
+      text += "no tokens of " + std::to_string(cache.capacity());
+    } else {
+      // Tokens of a ring are out of order, and slots that were rolled back hold none.
+      std::size_t first = 0, last = order.size() - 1;
+      std::int64_t of = cache.capacity();
+      if constexpr (detail::is_ring<Cache>) {
+        of = cache.seen()[static_cast<std::size_t>(b)];
+        last = static_cast<std::size_t>(cache.slot(of - 1));
+        for (std::size_t slot = 0; slot < order.size(); ++slot)
+          if (order[slot] < order[first]) first = slot;
+      }
+      text += std::to_string(cache.size(b)) + " of " + std::to_string(of) +
+              (detail::is_ring<Cache> ? " seen tokens, from " : " tokens, from ") +
+              detail::place_of(cache, b, first) + " to " + detail::place_of(cache, b, last);
+    }
+    text += ", text goes on at " + detail::next_place(cache, b) +
+            (cache.storage() == key_storage::raw ? "; raw keys\n" : "; rotated keys\n");
+  }
+  return text;
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DESCRIBE_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
 #define ROPE_CACHE_PAGE_ATTENTION_HPP
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <rope/rope.hpp>
+#include <string>
 #include <vector>
 
 #include "support/block.hpp"
@@ -175,6 +176,7 @@ TEST_CASE("calls of the pages: caches of coordinates", "[house]") {
   const auto prompt = qwen_vl_positions({text_run{tokens}});
   cache.append_at(k, v, token_coordinates(prompt.coordinates));
   CHECK(cache.next_positions()[0] == tokens);
+  CHECK(describe(cache).find("text goes on at 3") != std::string::npos);
 }
 
 TEST_CASE("calls of the pages: memory of your own", "[house]") {

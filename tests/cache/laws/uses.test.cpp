@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <tuple>
 #include <vector>
 
@@ -129,6 +130,12 @@ TEST_CASE("the comments of token_axes and token_coordinates show their use", "[c
   const auto prompt = qwen_vl_positions(runs);
   cache.append_at(k, v, token_coordinates(prompt.coordinates));
   CHECK(cache.next_positions()[2] == 2);
+}
+
+TEST_CASE("the comment of describe shows its use", "[cache]") {
+  const kv_cache<float> cache(2, 64, kv_heads, head_dim);
+  std::fputs(describe(cache).c_str(), stdout);
+  CHECK(describe(cache).size() > 100);
 }
 
 TEST_CASE("the comment of batch_row shows its use", "[cache]") {
