@@ -72,7 +72,8 @@ struct refusals {
 
 TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused", "[cache]") {
   refusals refused;
-  auto& [x, cache] = refused;
+  auto& x = refused.x;
+  auto& cache = refused.cache;
   const frequency_table<> table(on_three, image(4)), text(plain, 40),
       two(on_axes(plain, contiguous_sections({2, 2})), Axes::Zero(4, 2));
   cache.append<half_split>(x.keys(4), x.values(4), table);
@@ -140,7 +141,8 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused
 
 TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[cache]") {
   refusals refused;
-  auto& [x, cache] = refused;
+  auto& x = refused.x;
+  auto& cache = refused.cache;
   const frequency_table<> table(on_three, image(2)), text(plain, 40), other_text(other, 40),
       others(on_axes(other, contiguous_sections({1, 1, 2})), image(2)),
       dealt(on_axes(plain, interleaved_sections({2, 1, 1})), image(2)),
@@ -199,7 +201,8 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
 
 TEST_CASE("text, shifts and positions of a cache with axes have their limits", "[cache]") {
   refusals refused;
-  auto& [x, cache] = refused;
+  auto& x = refused.x;
+  auto& cache = refused.cache;
   const frequency_table<> text(plain, 40);
   Axes real = image(3);
   real(2, 1) = 2.5;
@@ -261,7 +264,8 @@ TEST_CASE("text, shifts and positions of a cache with axes have their limits", "
 
 TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]") {
   refusals refused;
-  auto& [x, cache] = refused;
+  auto& x = refused.x;
+  auto& cache = refused.cache;
   const frequency_table<> text(plain, 40), table(on_three, image(4));
   cache.append<half_split>(x.keys(4), x.values(4), table);
   const auto ask = [&](Index queries, const auto& of) {
