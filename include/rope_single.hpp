@@ -6767,8 +6767,8 @@ struct prefill_scratch {
   }
 };
 
-/// Query tokens [first_token, first_token + tokens) of row b, of the query heads from first_head on, which key
-/// head kv serves.
+/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
+/// head kv serves all of them.
 struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
 };
