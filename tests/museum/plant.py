@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The museum of bugs that must never come back: plants them one by one, and sees that a test catches each.
+
+    tests/museum/plant.py                    every exhibit
+    tests/museum/plant.py --only TEXT        those whose name contains TEXT; may be repeated
+    tests/museum/plant.py --list             their names
+    tests/museum/plant.py --check            compiles nothing: every bug still applies, every test exists, the
+                                             table in README.md is that of the exhibits
+    tests/museum/plant.py --table            writes that table
+
+Other options: --cxx COMPILER (clang++ or g++), --jobs N, --scratch FOLDER (kept, so that a second run does
+not test the true headers again unless they changed), --timeout SECONDS for one run of a test.
+
+It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3; the headers of the tree are
+only read: a planted one lies in the scratch folder, which is searched before include/.
+
+exhibits.json is a list of objects:
+
+    name      what is prevented
+    reports   where it happened: "project#number", or "here", in an earlier state of this library
+    test      the file below tests/ that holds it
+    case      the test case in it; TEMPLATE_TEST_CASEs by their common name
+    with      more files to compile and link, below tests/
+    flags     more flags of the compiler and linker
+    header    the header below include/ in which the bug is planted
+    find      the text to be replaced, which occurs there exactly once
+    plant     the bug
+    by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles)
+              or "refusal" (the test, a file of compile_fail/, is compiled though it must not be); else "run"
+    gate      instead of case, header, find and plant: what holds a rule that no header can break
+
+The last line counts; the exit status is 1 if a bug was not caught or could not be planted.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+HERE = pathlib.Path(__file__).resolve().parent
+TESTS = HERE.parent
+ROOT = TESTS.parent
+INCLUDE = ROOT / "include"
+PAGE = HERE / "README.md"
+TABLE_BEGIN, TABLE_END = "<!-- exhibits -->\n", "<!-- end -->\n"
+
+
+class Failure(Exception):
+    """What is wrong with an exhibit or with this machine, in words."""
+
+
+def cases_in(text):
+    """The names of the test cases of a file; literals that stand side by side are one."""
+    found = re.findall(r'TEST_CASE\w*\(\s*("(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*)', text)
+    return {re.sub(r'"\s*"', "", name)[1:-1].replace('\\"', '"') for name in found}
+
+
+def check(exhibit):
+    """Whether an exhibit still applies, without compiling anything."""
+    test = TESTS / exhibit["test"]
+    if not test.exists():
+        raise Failure(f"no longer applies: there is no {exhibit['test']}")
+    if "gate" in exhibit:
+        return
+    way = exhibit.get("by", "run")
+    if way not in ("run", "compile", "refusal"):
+        raise Failure(f"is noticed by run, compile or refusal, got {way}")
+    if way == "run" and exhibit["case"] not in cases_in(test.read_text(encoding="utf-8")):
+        raise Failure(f"no longer applies: {exhibit['test']} has no case \"{exhibit['case']}\"")
+    header = INCLUDE / exhibit["header"]
+    if not header.is_file():
+        raise Failure(f"no longer applies: there is no {exhibit['header']}")
+    times = header.read_text(encoding="utf-8").count(exhibit["find"])
+    if times != 1:
+        raise Failure(f"no longer applies: the text is {times} times in {exhibit['header']}, and must be once")
+    if exhibit["find"] == exhibit["plant"]:
+        raise Failure("plants nothing")
+
+
+def table(exhibits):
+    lines = ["| prevented | seen in | held by |\n", "|---|---|---|\n"]
+    for e in exhibits:
+        place = f"[{e['test']}](../{e['test']})"
+        held = e["gate"] if "gate" in e else "\"" + e["case"] + "\"" if "case" in e else "the compiler"
+        lines.append(f"| {e['name']} | {', '.join(e['reports'])} | {place}: {held} |\n".replace("\\|", "|"))
+    return "".join(lines)
+
+
+def page_with(text, exhibits):
+    begin, end = text.index(TABLE_BEGIN) + len(TABLE_BEGIN), text.index(TABLE_END)
+    return text[:begin] + table(exhibits) + text[end:]
+
+
+def run(command, timeout=None):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False)
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+class Workshop:
+    """Compiles tests against the headers of the tree, or with one of them replaced."""
+
+    def __init__(self, cxx, scratch, timeout):
+        self.cxx, self.scratch, self.timeout = cxx, scratch, timeout
+        self.locks, self.guard = {}, threading.Lock()
+        code, eigen = run(["pkg-config", "--cflags-only-I", "eigen3"]) if shutil.which("pkg-config") else (1, "")
+        folders = [f[2:] for f in eigen.split()] if code == 0 else []
+        self.base = [cxx, "-std=c++20", "-O0", "-w"]
+        for folder in folders or ["/usr/include/eigen3"]:
+            self.base += ["-isystem", folder]
+        self.base += ["-I", str(TESTS), f'-DROPE_TEST_CONFIGS="{ROOT}/examples/configs"']
+        self.state = hashlib.sha256(run([cxx, "--version"])[1].encode())
+        for folder in (INCLUDE, TESTS / "support"):
+            for file in sorted(folder.rglob("*.hpp")):
+                self.state.update(file.read_bytes())
+        probe = scratch / "probe.cpp"
+        probe.write_text("#if !__has_include(<catch2/catch_all.hpp>)\n#error 2\n#endif\n", encoding="utf-8")
+        self.catch3 = run(self.base + ["-fsyntax-only", str(probe)])[0] == 0
+
+    def once(self, path, make):
+        """The file at `path`, made by the first who asks for it."""
+        with self.guard:
+            lock = self.locks.setdefault(path, threading.Lock())
+        with lock:
+            if not path.exists():
+                make(path)
+        return path
+
+    def compile(self, command, out):
+        """Runs the compiler, which writes `out` whole or not at all."""
+        part = out.with_name(out.name + ".part")
+        code, said = run(command + ["-o", str(part)])
+        if code != 0:
+            raise Failure("does not compile:\n" + said)
+        part.rename(out)
+
+    def first_header(self, flags):
+        """What every test includes and no exhibit changes, precompiled."""
+        folder = self.scratch / ("first_" + hashlib.sha256(repr((self.base, flags)).encode()).hexdigest()[:12])
+        folder.mkdir(exist_ok=True)
+        first = folder / "first.hpp"
+
+        def make(out):
+            first.write_text("#include <Eigen/Core>\n#include <support/catch.hpp>\n", encoding="utf-8")
+            self.compile(self.base + flags + ["-x", "c++-header", str(first)], out)
+
+        self.once(folder / "first.hpp.gch", make)
+        return first
+
+    def main(self, flags):
+        if self.catch3:
+            return ["-lCatch2Main", "-lCatch2"]
+        key = hashlib.sha256(repr((self.base, flags)).encode()).hexdigest()[:12]
+
+        def make(out):
+            source = self.scratch / f"main_{key}.cpp"
+            source.write_text("#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n", encoding="utf-8")
+            self.compile(self.base + flags + ["-c", str(source)], out)
+
+        return [str(self.once(self.scratch / f"main_{key}.o", make))]
+
+    def build(self, exhibit, headers, program):
+        """Compiles the files of an exhibit and links them. `headers` are searched before include/."""
+        flags = exhibit.get("flags", [])
+        compiled = [f for f in flags if not f.startswith("-l")]
+        first = self.first_header(compiled)
+        objects = []
+        for file in [exhibit["test"]] + exhibit.get("with", []):
+            out = program.with_name(program.name + "_" + file.replace("/", "_") + ".o")
+            command = self.base + compiled + ["-include", str(first)]
+            for folder in headers + [INCLUDE]:
+                command += ["-I", str(folder)]
+            self.compile(command + ["-c", str(TESTS / file)], out)
+            objects.append(str(out))
+        self.compile([self.cxx] + objects + self.main(compiled) + flags + ["-pthread"], program)
+        for file in objects:
+            os.remove(file)
+
+    def passes(self, exhibit, program):
+        """Whether the case of an exhibit passes, and what was seen."""
+        escaped = re.sub(r"([,\[\]\\*~])", r"\\\1", exhibit["case"])
+        try:
+            code, said = run([str(program), escaped + "*", "--rng-seed", "1"], self.timeout)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"was not decided within {self.timeout} s") from None
+        if code == 0 and "All tests passed" in said:
+            return True, ""
+        if code == 0:
+            raise Failure(f"no case was run:\n{said}")
+        failed = re.search(r"assertions?: .*", said)
+        return False, f"signal {-code}" if code < 0 else failed.group(0) if failed else f"exit status {code}"
+
+    def refused(self, exhibit, headers):
+        """Whether a file of compile_fail/ is refused with the sentence that it expects."""
+        file = TESTS / exhibit["test"]
+        expected = re.search(r"// EXPECT: (.*)", file.read_text(encoding="utf-8")).group(1)
+        command = self.base + exhibit.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
+        for folder in headers + [INCLUDE]:
+            command += ["-I", str(folder)]
+        code, said = run(command + [str(file)])
+        return code != 0 and re.search(expected, said) is not None
+
+    def true_program(self, exhibit):
+        """The test on the headers as they are, compiled once for all exhibits of a file."""
+        state = self.state.copy()
+        for file in [exhibit["test"]] + exhibit.get("with", []):
+            state.update((TESTS / file).read_bytes())
+        state.update(repr((exhibit["test"], self.base, exhibit.get("flags", []))).encode())
+        return self.once(self.scratch / ("true_" + state.hexdigest()[:16]),
+                         lambda out: self.build(exhibit, [], out))
+
+    def passes_on_true_headers(self, exhibit):
+        if exhibit.get("by") == "refusal":
+            return self.refused(exhibit, [])
+        program = self.true_program(exhibit)
+        if exhibit.get("by") == "compile":
+            return True
+        key = hashlib.sha256(exhibit["case"].encode()).hexdigest()[:12]
+
+        def make(out):
+            good, seen = self.passes(exhibit, program)
+            if not good:
+                raise Failure(f"fails on the true headers: {seen}")
+            out.touch()
+
+        self.once(program.with_name(program.name + "_passed_" + key), make)
+        return True
+
+    def caught(self, exhibit):
+        """Whether the test notices the bug, and how."""
+        if not self.passes_on_true_headers(exhibit):
+            raise Failure("the test fails on the true headers")
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            place = pathlib.Path(folder)
+            text = (INCLUDE / exhibit["header"]).read_text(encoding="utf-8")
+            planted = place / "include" / exhibit["header"]
+            planted.parent.mkdir(parents=True)
+            planted.write_text(text.replace(exhibit["find"], exhibit["plant"]), encoding="utf-8")
+            if exhibit.get("by") == "refusal":
+                return not self.refused(exhibit, [place / "include"]), "no longer refused"
+            try:
+                self.build(exhibit, [place / "include"], place / "program")
+            except Failure as failure:
+                if exhibit.get("by") == "compile":
+                    return True, "no longer compiles"
+                raise failure
+            if exhibit.get("by") == "compile":
+                return False, ""
+            good, seen = self.passes(exhibit, place / "program")
+            return not good, seen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--cxx", default="clang++" if shutil.which("clang++") else "g++")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--scratch", type=pathlib.Path,
+                        default=pathlib.Path(tempfile.gettempdir()) / f"rope_museum_{os.getuid()}")
+    parser.add_argument("--timeout", type=float, default=300)
+    options = parser.parse_args()
+
+    every = json.loads((HERE / "exhibits.json").read_text(encoding="utf-8"))
+    exhibits = [e for e in every if not options.only or any(text in e["name"] for text in options.only)]
+    if options.list:
+        print("\n".join(e["name"] for e in exhibits))
+        return 0
+    if options.table:
+        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), every), encoding="utf-8")
+        return 0
+
+    wrong = 0
+    if len({e["name"] for e in every}) != len(every):
+        wrong += 1
+        print("two exhibits have one name")
+    sound = []
+    for exhibit in exhibits:
+        try:
+            check(exhibit)
+            sound.append(exhibit)
+        except Failure as failure:
+            wrong += 1
+            print(f"{exhibit['name']}: {failure}", flush=True)
+    if options.check:
+        page = PAGE.read_text(encoding="utf-8")
+        if page != page_with(page, every):
+            wrong += 1
+            print("tests/museum/README.md is not fresh: run tests/museum/plant.py --table")
+        print(f"{len(exhibits)} exhibits, {wrong} of them wrong")
+        return 1 if wrong else 0
+
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    workshop = Workshop(options.cxx, options.scratch, options.timeout)
+    counts = {"caught": 0, "NOT caught": 0, "held by a gate": 0}
+
+    def judge(exhibit):
+        if "gate" in exhibit:
+            return "held by a gate", exhibit["gate"]
+        good, seen = workshop.caught(exhibit)
+        return "caught" if good else "NOT caught", seen
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(judge, e): e for e in sound}
+        for done in concurrent.futures.as_completed(running):
+            try:
+                result, seen = done.result()
+                counts[result] += 1
+                line = result + (f" ({seen})" if seen else "")
+            except Failure as failure:
+                wrong += 1
+                line = f"not decided: {failure}"
+            print(f"{running[done]['name']}: {line}", flush=True)
+    print(", ".join(f"{count} {result}" for result, count in counts.items()) + f", {wrong} could not be planted")
+    return 1 if wrong or counts["NOT caught"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
