@@ -181,24 +181,26 @@ TEMPLATE_LIST_TEST_CASE("a batch, its rows, its tokens and its single heads give
   using S = typename TestType::entry;
   CAPTURE(seed);
   for_each_layout([]<class Layout>(Layout) {
-    const Index B = 3, L = 4, H = 2, D = 34;
-    const rope::frequency_table<S> table(rope::frequencies(D), 20);
-    const std::vector<T> source = testing::random_channels<T>(B * L * H * D, seed);
-    std::vector<T> batch = source, rows = source, tokens = source, heads = source;
-    rope::rotate<Layout>(rope::bshd(batch.data(), B, L, H, D), table, 8);
-    for (Index b = 0; b < B; ++b) {
-      rope::rotate<Layout>(rope::thd(rows.data() + b * L * H * D, L, H, D), table, 8);
-      for (Index t = 0; t < L; ++t) {
-        T* token = tokens.data() + (b * L + t) * H * D;
-        rope::rotate<Layout>(rope::bhsd(token, 1, H, 1, D), table, 8 + t);
-        for (Index h = 0; h < H; ++h)
-          rope::rotate<Layout>(rope::thd(heads.data() + ((b * L + t) * H + h) * D, 1, 1, D), table, 8 + t);
+    const Index B = 3, H = 2, D = 34;
+    for (const Index L : {4, 1}) {
+      const rope::frequency_table<S> table(rope::frequencies(D), 20);
+      const std::vector<T> source = testing::random_channels<T>(B * L * H * D, seed);
+      std::vector<T> batch = source, rows = source, tokens = source, heads = source;
+      rope::rotate<Layout>(rope::bshd(batch.data(), B, L, H, D), table, 8);
+      for (Index b = 0; b < B; ++b) {
+        rope::rotate<Layout>(rope::thd(rows.data() + b * L * H * D, L, H, D), table, 8);
+        for (Index t = 0; t < L; ++t) {
+          T* token = tokens.data() + (b * L + t) * H * D;
+          rope::rotate<Layout>(rope::bhsd(token, 1, H, 1, D), table, 8 + t);
+          for (Index h = 0; h < H; ++h)
+            rope::rotate<Layout>(rope::thd(heads.data() + ((b * L + t) * H + h) * D, 1, 1, D), table, 8 + t);
+        }
       }
+      CAPTURE(name_of<Layout>, L);
+      CHECK(same_bits(rows, batch));
+      CHECK(same_bits(tokens, batch));
+      CHECK(same_bits(heads, batch));
     }
-    CAPTURE(name_of<Layout>);
-    CHECK(same_bits(rows, batch));
-    CHECK(same_bits(tokens, batch));
-    CHECK(same_bits(heads, batch));
   });
 }
 
