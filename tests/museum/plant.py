@@ -9,8 +9,9 @@
                                              table in README.md is that of the exhibits
     tests/museum/plant.py --table            writes that table
 
-Other options: --cxx COMPILER (clang++ or g++), --jobs N, --scratch FOLDER (kept, so that a second run does
-not test the true headers again unless they changed), --timeout SECONDS for one run of a test.
+Other options: --cxx COMPILER (clang++ or g++), --jobs N, --timeout SECONDS for one run of a test, --scratch
+FOLDER. The folder is kept: until a header, a test or an exhibit changes, a second run does not plant again what
+was caught, nor test the true headers again. Remove it, or name another, for a run from nothing.
 
 It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3; the headers of the tree are
 only read: a planted one lies in the scratch folder, which is searched before include/.
@@ -136,7 +137,7 @@ class Workshop:
 
     def compile(self, command, out):
         """Runs the compiler, which writes `out` whole or not at all."""
-        part = out.with_name(out.name + ".part")
+        part = out.with_name(f"{out.name}.{os.getpid()}.part")
         code, said = run(command + ["-o", str(part)])
         if code != 0:
             raise Failure("does not compile:\n" + said)
@@ -174,7 +175,7 @@ class Workshop:
         first = self.first_header(compiled)
         objects = []
         for file in [exhibit["test"]] + exhibit.get("with", []):
-            out = program.with_name(program.name + "_" + file.replace("/", "_") + ".o")
+            out = program.with_name(f"{program.name}.{os.getpid()}.{file.replace('/', '_')}.o")
             command = self.base + compiled + ["-include", str(first)]
             for folder in headers + [INCLUDE]:
                 command += ["-I", str(folder)]
@@ -210,11 +211,7 @@ class Workshop:
 
     def true_program(self, exhibit):
         """The test on the headers as they are, compiled once for all exhibits of a file."""
-        state = self.state.copy()
-        for file in [exhibit["test"]] + exhibit.get("with", []):
-            state.update((TESTS / file).read_bytes())
-        state.update(repr((exhibit["test"], self.base, exhibit.get("flags", []))).encode())
-        return self.once(self.scratch / ("true_" + state.hexdigest()[:16]),
+        return self.once(self.scratch / ("true_" + self.state_of(exhibit).hexdigest()[:16]),
                          lambda out: self.build(exhibit, [], out))
 
     def passes_on_true_headers(self, exhibit):
@@ -234,8 +231,27 @@ class Workshop:
         self.once(program.with_name(program.name + "_passed_" + key), make)
         return True
 
+    def state_of(self, exhibit):
+        """A hash of all that decides what a test of the true headers says, but for libraries."""
+        state = self.state.copy()
+        for file in [exhibit["test"]] + exhibit.get("with", []):
+            state.update((TESTS / file).read_bytes())
+        state.update(repr((exhibit["test"], self.base, exhibit.get("flags", []))).encode())
+        return state
+
     def caught(self, exhibit):
-        """Whether the test notices the bug, and how."""
+        """Whether the test notices the bug, and how. A bug that was caught is planted again when something changed."""
+        state = self.state_of(exhibit)
+        state.update(json.dumps(exhibit, sort_keys=True).encode())
+        known = self.scratch / ("caught_" + state.hexdigest()[:16])
+        if known.exists():
+            return True, known.read_text(encoding="utf-8")
+        good, seen = self.plant(exhibit)
+        if good:
+            known.write_text(seen, encoding="utf-8")
+        return good, seen
+
+    def plant(self, exhibit):
         if not self.passes_on_true_headers(exhibit):
             raise Failure("the test fails on the true headers")
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
