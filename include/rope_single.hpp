@@ -12766,8 +12766,9 @@ class stored_tokens {
     else
       rotation_ = rotation_of<Layout>(table);
     if constexpr (by_rows)
-      note(k.tokens, counts,
-           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
+      note(k.tokens, counts, [&](Index b, Index t, Index a) {
+        return table.table().coordinates()(static_cast<Index>(positions(b, t)), a);
+      });
     else
       note(k.tokens, counts, positions);
   }
@@ -13904,7 +13905,7 @@ class ring_cache {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
       store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(rows(b, t), a);
+        return table.table().coordinates()(static_cast<Index>(rows(b, t)), a);
       });
     } else {
       const auto text = next_source(k.tokens);
@@ -14492,11 +14493,12 @@ class axes_call {
   /// Throws:  std::invalid_argument unless row `r` of the table is where a token is
   void check_row(std::int64_t r, const double* coordinates, const char* token) const {
     const auto of_table = table_.table().coordinates();
+    const auto row = static_cast<Index>(r);
     for (Index a = 0; a < cache_.axes(); ++a)
-      if (!equal(of_table(r, a), coordinates[a]))
-        ROPE_THROW(std::invalid_argument,
-                   message("attention: the table must be at the coordinates of ", token, ", row ", r,
-                           " is at ", of_table(r, a), " on axis ", a, " and the token at ", coordinates[a]));
+      if (!equal(of_table(row, a), coordinates[a]))
+        ROPE_THROW(std::invalid_argument, message("attention: the table must be at the coordinates of ",
+                                                  token, ", row ", r, " is at ", of_table(row, a),
+                                                  " on axis ", a, " and the token at ", coordinates[a]));
   }
   void check_queries() {
     rows_ = checked_token_rows("attention", table_.table().rows(), q_.batch, q_.tokens);
