@@ -11615,7 +11615,7 @@ namespace detail {
 struct token_rows {
   Index row_stride;  // 0 where the rows of a batch share the coordinates
 
-  std::int64_t operator()(Index b, Index t) const { return b * row_stride + t; }
+  Index operator()(Index b, Index t) const { return b * row_stride + t; }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     if (batch > 0 && tokens > 0) {
@@ -12766,9 +12766,8 @@ class stored_tokens {
     else
       rotation_ = rotation_of<Layout>(table);
     if constexpr (by_rows)
-      note(k.tokens, counts, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(static_cast<Index>(positions(b, t)), a);
-      });
+      note(k.tokens, counts,
+           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
     else
       note(k.tokens, counts, positions);
   }
@@ -13509,15 +13508,15 @@ class ring_rows {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
 
-  ring_rows(Index batch, const ring_policy& policy, Index slots)
+  ring_rows(Index batch, const ring_policy& policy, Index slot_count)
       : batch_(batch),
-        slots_(slots),
+        slots_(slot_count),
         policy_(policy),
         seen_(at(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(at(batch * slots)) {}
+        positions_(at(batch * slot_count)) {}
 
   const ring_policy& policy() const { return policy_; }
   const newest_tokens& newest() const { return newest_; }
@@ -13653,10 +13652,10 @@ namespace detail {
 class ring_axes {
  public:
   ring_axes() = default;
-  ring_axes(Index batch, Index slots, token_axes axes)
-      : slots_(slots),
-        rows_("ring_cache", batch, slots, axes),
-        largest_(static_cast<std::size_t>(batch * slots)) {}
+  ring_axes(Index batch, Index slot_count, token_axes axes)
+      : slots_(slot_count),
+        rows_("ring_cache", batch, slot_count, axes),
+        largest_(static_cast<std::size_t>(batch * slot_count)) {}
 
   const axes_rows& rows() const { return rows_; }
 
@@ -13905,7 +13904,7 @@ class ring_cache {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
       store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(static_cast<Index>(rows(b, t)), a);
+        return table.table().coordinates()(rows(b, t), a);
       });
     } else {
       const auto text = next_source(k.tokens);
@@ -14491,14 +14490,13 @@ class axes_call {
     return {vector_of("attention", std::span<const std::int64_t>(text_, size)), q_.tokens};
   }
   /// Throws:  std::invalid_argument unless row `r` of the table is where a token is
-  void check_row(std::int64_t r, const double* coordinates, const char* token) const {
+  void check_row(Index r, const double* coordinates, const char* token) const {
     const auto of_table = table_.table().coordinates();
-    const auto row = static_cast<Index>(r);
     for (Index a = 0; a < cache_.axes(); ++a)
-      if (!equal(of_table(row, a), coordinates[a]))
-        ROPE_THROW(std::invalid_argument, message("attention: the table must be at the coordinates of ",
-                                                  token, ", row ", r, " is at ", of_table(row, a),
-                                                  " on axis ", a, " and the token at ", coordinates[a]));
+      if (!equal(of_table(r, a), coordinates[a]))
+        ROPE_THROW(std::invalid_argument,
+                   message("attention: the table must be at the coordinates of ", token, ", row ", r,
+                           " is at ", of_table(r, a), " on axis ", a, " and the token at ", coordinates[a]));
   }
   void check_queries() {
     rows_ = checked_token_rows("attention", table_.table().rows(), q_.batch, q_.tokens);

@@ -225,7 +225,7 @@ class ring_cache {
       const detail::token_rows rows =
           detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
       store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(static_cast<Index>(rows(b, t)), a);
+        return table.table().coordinates()(rows(b, t), a);
       });
     } else {
       const auto text = next_source(k.tokens);

@@ -83,14 +83,13 @@ class axes_call {
     return {vector_of("attention", std::span<const std::int64_t>(text_, size)), q_.tokens};
   }
   /// Throws:  std::invalid_argument unless row `r` of the table is where a token is
-  void check_row(std::int64_t r, const double* coordinates, const char* token) const {
+  void check_row(Index r, const double* coordinates, const char* token) const {
     const auto of_table = table_.table().coordinates();
-    const auto row = static_cast<Index>(r);
     for (Index a = 0; a < cache_.axes(); ++a)
-      if (!equal(of_table(row, a), coordinates[a]))
-        ROPE_THROW(std::invalid_argument, message("attention: the table must be at the coordinates of ",
-                                                  token, ", row ", r, " is at ", of_table(row, a),
-                                                  " on axis ", a, " and the token at ", coordinates[a]));
+      if (!equal(of_table(r, a), coordinates[a]))
+        ROPE_THROW(std::invalid_argument,
+                   message("attention: the table must be at the coordinates of ", token, ", row ", r,
+                           " is at ", of_table(r, a), " on axis ", a, " and the token at ", coordinates[a]));
   }
   void check_queries() {
     rows_ = checked_token_rows("attention", table_.table().rows(), q_.batch, q_.tokens);

@@ -31,7 +31,7 @@ namespace detail {
 struct token_rows {
   Index row_stride;  // 0 where the rows of a batch share the coordinates
 
-  std::int64_t operator()(Index b, Index t) const { return b * row_stride + t; }
+  Index operator()(Index b, Index t) const { return b * row_stride + t; }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
     if (batch > 0 && tokens > 0) {

@@ -25,10 +25,10 @@ namespace detail {
 class ring_axes {
  public:
   ring_axes() = default;
-  ring_axes(Index batch, Index slots, token_axes axes)
-      : slots_(slots),
-        rows_("ring_cache", batch, slots, axes),
-        largest_(static_cast<std::size_t>(batch * slots)) {}
+  ring_axes(Index batch, Index slot_count, token_axes axes)
+      : slots_(slot_count),
+        rows_("ring_cache", batch, slot_count, axes),
+        largest_(static_cast<std::size_t>(batch * slot_count)) {}
 
   const axes_rows& rows() const { return rows_; }
 

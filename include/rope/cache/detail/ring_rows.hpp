@@ -32,15 +32,15 @@ class ring_rows {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
 
-  ring_rows(Index batch, const ring_policy& policy, Index slots)
+  ring_rows(Index batch, const ring_policy& policy, Index slot_count)
       : batch_(batch),
-        slots_(slots),
+        slots_(slot_count),
         policy_(policy),
         seen_(at(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
         newest_(batch),
-        positions_(at(batch * slots)) {}
+        positions_(at(batch * slot_count)) {}
 
   const ring_policy& policy() const { return policy_; }
   const newest_tokens& newest() const { return newest_; }

@@ -133,9 +133,8 @@ class stored_tokens {
     else
       rotation_ = rotation_of<Layout>(table);
     if constexpr (by_rows)
-      note(k.tokens, counts, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(static_cast<Index>(positions(b, t)), a);
-      });
+      note(k.tokens, counts,
+           [&](Index b, Index t, Index a) { return table.table().coordinates()(positions(b, t), a); });
     else
       note(k.tokens, counts, positions);
   }
