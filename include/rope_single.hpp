@@ -6974,14 +6974,14 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
 /// Tasks that a call should have for every thread, so that one that ends late holds nobody up.
 inline constexpr Index tasks_per_thread = 4;
 
-/// A size, at most `all`, of at most `pieces` equal pieces of `all`, but for a smaller last one.
+/// The size of a piece where `all` is cut into at most `pieces` equal ones; the last may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees: a hundredth
-/// of its work with 512 rows and a twentieth with 96, so smaller ones are made only for threads that would
-/// have none.
+/// Rows of a block where `all` rows are shared by threads. A block packs every key that it sees, which takes
+/// as long as some 28 more rows would (4096 keys of 576 channels, float, AVX-512: 4.9 ms with 32 rows, 12.6
+/// with 128). So blocks of fewer than 96 rows are made only for threads that would have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
