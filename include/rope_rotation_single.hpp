@@ -447,6 +447,7 @@ inline void check_rule(const char* function, bool holds, const char* rule, Index
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 
+#include <algorithm>  // std::fill_n
 #include <limits>
 #include <memory>       // std::destroy_at, std::construct_at
 #include <type_traits>  // std::type_identity_t
@@ -570,6 +571,13 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
+    std::fill_n(this->data(), this->size(), value);
+  }
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
@@ -772,7 +780,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
+    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -791,6 +799,11 @@ class frequencies {
       return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
     else
       return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+  }
+
+  /// The same, and the memory of the array becomes that of the frequencies.
+  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+    return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
@@ -824,8 +837,13 @@ class frequencies {
                                  attention_factor));
   }
 
-  explicit frequencies(const schedule& axis)
-      : frequencies(axis.inv_freq.cast<double>(), axis.attention_factor) {}
+  explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
+
+  static owned_array<double> rounded(const schedule& axis) {
+    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
+    return inv_freq;
+  }
 
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
@@ -975,7 +993,7 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    axis.inv_freq /= detail::widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
   }
 };
 
@@ -1792,7 +1810,7 @@ concept position_form = requires(const P& positions) {
 #ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::fill, std::min
 #include <cstddef>
 #include <utility>  // std::move
 #include <vector>
@@ -3623,7 +3641,7 @@ class frequency_table {
     const detail::small_angles multiplied(inv_freq());
     detail::range_phases phases(inv_freq(), first);
     for (Index r = 0; r < this->rows(); ++r)
-      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
+      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
   frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
@@ -3633,10 +3651,12 @@ class frequency_table {
     source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
     for (Index r = 0; r < rows(); ++r) {
-      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
-      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
+      const auto coordinate = [&](Index a) { return coordinates_(r, a); };
+      write_row(r, phases.at(coordinate), multiplied, coordinate);
+      for (Index a = 0; a < frequencies_.axes(); ++a)
+        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
     }
   }
 
@@ -3835,7 +3855,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                                   const Threads& threads) {
-  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
+  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -3849,10 +3869,11 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 template <class S, class Source>
 owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
                                 const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
-  for (Index token = 0; token < by_token.cols(); ++token)
-    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
-        by_token.col(token).transpose();
+  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+  for (Index token = 0; token < by_token.cols(); ++token) {
+    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
+  }
   return by_row;
 }
 
@@ -3866,20 +3887,24 @@ owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<c
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
   std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    owned_array<double, 1> sums(pairs);
+    storage<double> sums(static_cast<std::size_t>(pairs));
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
-        sums.setZero();
+        std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
-        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+        for (Index c = 0; c < columns; ++c) {
+          const double by = weight(b, t, c);
+          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+        }
       }
       partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
-  for (const owned_array<double>& sums : partial) total += sums;
+  owned_array<double> total(pairs, columns, 0.0);
+  for (const owned_array<double>& sums : partial)
+    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
   return total;
 }
 
@@ -5525,7 +5550,14 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  const auto inv_freq = plain.inv_freq();
+  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    for (Index a = 0; a < by_token.rows(); ++a) {
+      double sum = 0;
+      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      by_token(a, token) = sum;
+    }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 
@@ -6273,7 +6305,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
+    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 

@@ -3621,6 +3621,7 @@ concept rotation_table = requires(const Table& table) {
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 
+#include <algorithm>  // std::fill_n
 #include <limits>
 #include <memory>       // std::destroy_at, std::construct_at
 #include <type_traits>  // std::type_identity_t
@@ -3681,6 +3682,13 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
+    std::fill_n(this->data(), this->size(), value);
+  }
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
@@ -3894,7 +3902,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
+    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -3913,6 +3921,11 @@ class frequencies {
       return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
     else
       return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+  }
+
+  /// The same, and the memory of the array becomes that of the frequencies.
+  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+    return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
@@ -3946,8 +3959,13 @@ class frequencies {
                                  attention_factor));
   }
 
-  explicit frequencies(const schedule& axis)
-      : frequencies(axis.inv_freq.cast<double>(), axis.attention_factor) {}
+  explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
+
+  static owned_array<double> rounded(const schedule& axis) {
+    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
+    return inv_freq;
+  }
 
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);
@@ -5076,7 +5094,7 @@ class frequency_table {
     const detail::small_angles multiplied(inv_freq());
     detail::range_phases phases(inv_freq(), first);
     for (Index r = 0; r < this->rows(); ++r)
-      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
+      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
   frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
@@ -5086,10 +5104,12 @@ class frequency_table {
     source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
     for (Index r = 0; r < rows(); ++r) {
-      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
-      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
+      const auto coordinate = [&](Index a) { return coordinates_(r, a); };
+      write_row(r, phases.at(coordinate), multiplied, coordinate);
+      for (Index a = 0; a < frequencies_.axes(); ++a)
+        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
     }
   }
 
@@ -10144,7 +10164,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 #ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::fill, std::min
 #include <cstddef>
 #include <utility>  // std::move
 #include <vector>
@@ -10226,7 +10246,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                                   const Threads& threads) {
-  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
+  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -10240,10 +10260,11 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 template <class S, class Source>
 owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
                                 const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
-  for (Index token = 0; token < by_token.cols(); ++token)
-    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
-        by_token.col(token).transpose();
+  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+  for (Index token = 0; token < by_token.cols(); ++token) {
+    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
+  }
   return by_row;
 }
 
@@ -10257,20 +10278,24 @@ owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<c
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
   std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    owned_array<double, 1> sums(pairs);
+    storage<double> sums(static_cast<std::size_t>(pairs));
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
-        sums.setZero();
+        std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
-        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+        for (Index c = 0; c < columns; ++c) {
+          const double by = weight(b, t, c);
+          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+        }
       }
       partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
-  for (const owned_array<double>& sums : partial) total += sums;
+  owned_array<double> total(pairs, columns, 0.0);
+  for (const owned_array<double>& sums : partial)
+    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
   return total;
 }
 
@@ -10438,7 +10463,14 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  const auto inv_freq = plain.inv_freq();
+  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    for (Index a = 0; a < by_token.rows(); ++a) {
+      double sum = 0;
+      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      by_token(a, token) = sum;
+    }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 
@@ -12159,7 +12191,8 @@ class axes_rows {
     owned_array<double> tokens(size, axes_);
     size = 0;
     for (Index b = 0; b < batch_; size += rows.size(b), ++b)
-      tokens.middleRows(size, rows.size(b)) = of(b, rows.size(b));
+      for (Index t = 0; t < rows.size(b); ++t)
+        for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
   }
 
@@ -12184,7 +12217,8 @@ class axes_rows {
     owned_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
-        text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
+        for (Index a = 0; a < axes_; ++a)
+          text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
@@ -12365,7 +12399,7 @@ void reorder_rows(std::vector<Index> source, const Overwrite& overwrite, const E
 #ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 #define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::max_element
 #include <bit>        // std::bit_cast
 #include <cstddef>
 #include <cstdint>
@@ -12454,6 +12488,25 @@ struct prompt_positions {
 
 namespace detail {
 
+/// The coordinates of a token: time, height, width.
+template <class Scalar>
+struct place_of_token {
+  Scalar time, height, width;
+
+  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
+  void write(owned_array<Scalar>& coordinates, Index token) const {
+    coordinates(token, 0) = time;
+    coordinates(token, 1) = height;
+    coordinates(token, 2) = width;
+  }
+};
+
+/// The largest of coordinates that are not empty.
+template <class Scalar>
+Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
+  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
+}
+
 /// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
@@ -12510,8 +12563,10 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
     if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t)
-        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
+      for (Index t = 0; t < text->tokens; ++t) {
+        const Scalar position = prompt.next + static_cast<Scalar>(t);
+        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
+      }
       prompt.next += static_cast<Scalar>(text->tokens);
       continue;
     }
@@ -12520,7 +12575,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
     for (Index frame = 0; frame < vision.frames; ++frame)
       for (Index row = 0; row < vision.height; ++row)
         for (Index column = 0; column < vision.width; ++column)
-          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
+          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
     prompt.next = after(prompt.next, vision);
   }
   return prompt;
@@ -12558,14 +12613,14 @@ inline prompt_positions<std::int64_t> qwen_vl_positions(
   auto prompt = detail::walk_prompt<std::int64_t>(
       "qwen_vl_positions", runs, start,
       [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
-        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
+        return detail::place_of_token<std::int64_t>{first + time_of(frame, run), first + row, first + column};
       },
       [&](std::int64_t first, const vision_run& run) {
         const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
         if (advance == vision_advance::past_sides) return first + last_side + 1;
         return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
       });
-  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
+  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
   return prompt;
 }
 
@@ -12588,8 +12643,8 @@ inline prompt_positions<double> video_rope_positions(const std::vector<prompt_ru
       "video_rope_positions", runs, start,
       [&](double first, Index frame, Index row, Index column, const vision_run& run) {
         const double time = time_of(first, frame, run);
-        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
-                                          time + static_cast<double>(column - (run.width - 1) / 2));
+        return detail::place_of_token<double>{time, time + static_cast<double>(row - (run.height - 1) / 2),
+                                              time + static_cast<double>(column - (run.width - 1) / 2)};
       },
       [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }
@@ -16253,6 +16308,7 @@ void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 
@@ -16328,14 +16384,15 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
+  owned_array<double> inv_freq(pairs, axes, 0.0);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
-    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq()(i, a);
     pairs += block.pairs();
     axes += block.axes();
   }
-  return frequencies::custom(inv_freq, blocks.front().attention_factor());
+  return frequencies::custom(std::move(inv_freq), blocks.front().attention_factor());
 }
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
@@ -16477,8 +16534,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  owned_array<double> inv_freq =
-      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  owned_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
@@ -16486,7 +16542,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
                                                         "), got ", axis, " for pair ", i));
     inv_freq(i, axis) = schedule.inv_freq()(i, 0);
   }
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// One schedule, each pair along its own direction in the space of coordinates.
@@ -16508,8 +16564,9 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
   owned_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq()(i, 0);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
@@ -16520,8 +16577,9 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
   owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq()(first + i * step, a);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 }  // namespace ROPE_ABI
@@ -16638,7 +16696,7 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    axis.inv_freq /= detail::widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
   }
 };
 
@@ -16966,7 +17024,8 @@ struct mixed_ntk_scaling {
     const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
     if (!mixed_b) {
       axis.multiply_base(s);
-      axis.inv_freq /= std::pow(s, 1 / pairs);
+      const long double divisor = std::pow(s, 1 / pairs);
+      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
@@ -17142,6 +17201,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
 
 #include <numbers>
+#include <utility>
 #include <vector>
 
 
@@ -17270,7 +17330,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
+  owned_array<double> inv_freq(inner_dim / 2, 3, 0.0);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0
@@ -17279,7 +17339,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     for (Index axis = 0; axis < 3; ++axis)
       inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
   }
-  return frequencies::custom(inv_freq);
+  return frequencies::custom(std::move(inv_freq));
 }
 
 }  // namespace ROPE_ABI
@@ -17292,6 +17352,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 
 /// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
@@ -17332,16 +17393,20 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  owned_array<double, 1> inv_freq(count);
+  owned_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
-                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
-  return frequencies::custom(inv_freq);
+    inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+                                         (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+  return frequencies::custom(std::move(inv_freq));
 }
 
 /// The first half of the pairs by the width, the second by the height.
 inline frequencies width_first(const frequencies& height_first) {
-  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
+  const Index axes = height_first.axes();
+  owned_array<double> inv_freq(height_first.pairs(), axes);
+  for (Index a = 0; a < axes; ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq()(i, axes - 1 - a);
+  return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 
 }  // namespace detail
@@ -17415,9 +17480,14 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   const Index quarter = head_dim / 4;
   owned_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
-  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
-  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
-  return frequencies::custom(inv_freq);
+  for (Index j = 0; j < quarter; ++j) {
+    const double f = half.inv_freq()(j, 0);
+    inv_freq(j, 0) = f * down;
+    inv_freq(j, 1) = f * across;
+    inv_freq(quarter + j, 0) = f * across;
+    inv_freq(quarter + j, 1) = f * -down;
+  }
+  return frequencies::custom(std::move(inv_freq));
 }
 
 /// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
@@ -17480,13 +17550,13 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  owned_array<double, 1> inv_freq(bands);
+  owned_array<double> inv_freq(bands, 1);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+    inv_freq(k, 0) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
   }
-  return axial(frequencies::custom(inv_freq), 2);
+  return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
 
 }  // namespace ROPE_ABI
@@ -17930,7 +18000,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
 
-#include <algorithm>  // std::count, std::max, std::min
+#include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
 #include <cmath>
 #include <cstddef>
 #include <numbers>
@@ -17941,9 +18011,10 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 #ifndef ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 
-#include <algorithm>  // std::find_if, std::stable_sort
+#include <algorithm>  // std::find_if, std::sort
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 
@@ -17994,13 +18065,16 @@ inline std::vector<std::string> windows_texts(const std::vector<Index>& windows)
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::stable_sort(all.begin(), all.end(),
-                   [](const alike& a, const alike& b) { return a.layers.size() < b.layers.size(); });
+  std::vector<std::pair<Index, Index>> order;  // layers, and where they stand in `all`
+  for (const alike& a : all)
+    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
+  std::sort(order.data(), order.data() + order.size());
   std::vector<std::string> texts;
-  for (const alike& a : all) {
-    const std::string count = std::to_string(a.layers.size());
+  for (const auto& [layers, place] : order) {
+    const alike& a = all[static_cast<std::size_t>(place)];
+    const std::string count = std::to_string(layers);
     texts.push_back(window_text(a.window) + ", " +
-                    (&a == &all.back()
+                    (place == order.back().second
                          ? "the other " + count + " layers"
                          : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
   }
@@ -18350,11 +18424,13 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
+  const auto inv_freq = group.frequencies.inv_freq();
+  if (std::any_of(inv_freq.data(), inv_freq.data() + inv_freq.size(), [](double f) { return f < 0; }))
+    text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
-    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
-                            2 * std::numbers::pi / distance.tokens)
-                               .count();
+    const double slowest = 2 * std::numbers::pi / distance.tokens;
+    const auto complete = std::count_if(inv_freq.data(), inv_freq.data() + inv_freq.rows(),
+                                        [&](double f) { return (std::abs)(f) >= slowest; });
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }
@@ -19070,10 +19146,13 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
+    const owned_array<long double, 1> original = schedule.inv_freq;
     yarn.apply(schedule);
-    if (!equal(ext_factor, 1))
-      schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
+    if (equal(ext_factor, 1)) return;
+    for (Index i = 0; i < original.size(); ++i) {
+      const long double linear = original(i) / widened(yarn.factor);
+      schedule.inv_freq(i) = linear + (schedule.inv_freq(i) - linear) * widened(ext_factor);
+    }
   }
 };
 
@@ -19087,7 +19166,7 @@ struct magnified_linear {
   double factor, magnitude;
 
   void apply(schedule& schedule) const {
-    schedule.inv_freq /= widened(factor);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i) schedule.inv_freq(i) /= widened(factor);
     schedule.attention_factor *= magnitude;
   }
 };
@@ -21443,9 +21522,7 @@ class hugging_face_group_maker {
         warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
              "frequencies are for a short one");
     }
-    if (defaults_.backwards)
-      rule.frequencies =
-          frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
+    if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
     layer_group group{
         .layer_type = layer_type,
         .layout = defaults_.layout,
@@ -21490,6 +21567,12 @@ class hugging_face_group_maker {
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
  private:
+  static frequencies backwards(const frequencies& forwards) {
+    owned_array<double> inv_freq(forwards.pairs(), forwards.axes());
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq.data()[i] = -forwards.inv_freq().data()[i];
+    return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
+  }
+
   /// What q . k is multiplied by.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
@@ -22211,7 +22294,7 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 #ifndef ROPE_MODELS_TABLES_HPP
 #define ROPE_MODELS_TABLES_HPP
 
-#include <algorithm>  // std::find
+#include <algorithm>  // std::equal, std::find_if
 #include <concepts>   // std::integral
 #include <cstddef>
 #include <optional>
@@ -22312,7 +22395,10 @@ class model_tables {
     for (const layer_group& group : model.groups) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
+        const auto known = table.inv_freq(), wanted = f.inv_freq();
+        return known.rows() == wanted.rows() && known.cols() == wanted.cols() &&
+               std::equal(known.data(), known.data() + known.size(), wanted.data(),
+                          [](double x, double y) { return detail::equal(x, y); }) &&
                detail::equal(table.attention_factor(), f.attention_factor());
       });
       place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});
@@ -22663,7 +22749,8 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
     }
   const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
   prompt_positions<std::int64_t> prompt{{tokens, axes}, tokens};
-  for (Index token = 0; token < tokens; ++token) prompt.coordinates.row(token).setConstant(token);
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;
   for (const prompt_run& run : with_ends) {
     if (const auto* text = std::get_if<text_run>(&run)) {
@@ -22673,8 +22760,11 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
     const vision_run& image = *std::get_if<vision_run>(&run);
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column)
-        prompt.coordinates.row(token++).tail(3) = Eigen::Array<std::int64_t, 1, 3>(column, row, images);
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
     ++images;
   }
   return prompt;
@@ -22723,9 +22813,9 @@ struct omni_prompt {
   Index token = 0;
   Scalar last = 0;  // the largest coordinate of the piece that came last
 
-  using row = Eigen::Array<Scalar, 1, 3>;
-  void add(const row& coordinates) { prompt.coordinates.row(token++) = coordinates; }
-  void add(Scalar position) { prompt.coordinates.row(token++).setConstant(position); }
+  using place = place_of_token<Scalar>;
+  void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
+  void add(Scalar position) { add({position, position, position}); }
 
   static Scalar time_of(Index frame, const vision_run& run) {
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
@@ -22734,10 +22824,10 @@ struct omni_prompt {
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const row place(start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
-                      start + static_cast<Scalar>(at % run.width));
-      last = i == first ? place.maxCoeff() : (std::max)(last, place.maxCoeff());
-      add(place);
+      const place here{start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
+                       start + static_cast<Scalar>(at % run.width)};
+      last = i == first ? here.largest() : (std::max)(last, here.largest());
+      add(here);
     }
   }
   void add_sound(Scalar start, Index first, Index end) {
@@ -22792,7 +22882,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vecto
       both(walk, *std::get_if<sounding_video_run>(&run));
     }
   }
-  if (walk.token > 0) next = walk.prompt.coordinates.maxCoeff() + 1;
+  if (walk.token > 0) next = largest_coordinate(walk.prompt.coordinates) + 1;
   return std::move(walk.prompt);
 }
 
@@ -23774,7 +23864,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
+    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 
@@ -24069,11 +24159,13 @@ owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xp
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 
-#include <concepts>  // std::integral
+#include <algorithm>  // std::copy
+#include <concepts>   // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <utility>  // std::move
 #include <vector>
 
 
@@ -24108,8 +24200,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
-                             schedule.attention_factor());
+  owned_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
+  std::copy(kept.begin(), kept.end(), inv_freq.data());
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// The table of one head's mixture, for positions first .. last - 1.
@@ -24153,21 +24246,26 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
   detail::range_phases phases(kept.inv_freq(), start);
-  owned_array<double, 1> cos(count), sin(count);
-  return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), start, rows,
-      [&](Index /*r*/, S* cos_row, S* sin_row) {
-        const detail::phase_row& row = phases.next();
-        for (Index j = 0; j < count; ++j) {
-          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-          cos(j) = value.cos;
-          sin(j) = value.sin;
-        }
-        for (Index d = 0; d < pairs; ++d) {
-          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
-          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
-        }
-      });
+  detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
+  return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
+                                         rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
+                                           const detail::phase_row& row = phases.next();
+                                           for (Index j = 0; j < count; ++j) {
+                                             const cos_sin value =
+                                                 cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+                                             cos[static_cast<std::size_t>(j)] = value.cos;
+                                             sin[static_cast<std::size_t>(j)] = value.sin;
+                                           }
+                                           for (Index d = 0; d < pairs; ++d) {
+                                             double cos_sum = 0, sin_sum = 0;
+                                             for (Index j = 0; j < count && d < mixed; ++j) {
+                                               cos_sum += cos[static_cast<std::size_t>(j)] * to_cos(j, d);
+                                               sin_sum += sin[static_cast<std::size_t>(j)] * to_sin(j, d);
+                                             }
+                                             cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
+                                             sin_row[d] = detail::entry_of<S>(d < mixed ? m * sin_sum : 0);
+                                           }
+                                         });
 }
 
 }  // namespace ROPE_ABI

@@ -2,6 +2,7 @@
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
 
+#include <algorithm>  // std::fill_n
 #include <limits>
 #include <memory>       // std::destroy_at, std::construct_at
 #include <type_traits>  // std::type_identity_t
@@ -65,6 +66,13 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
       : memory{detail::storage<Scalar>(checked_size(rows, columns))},
         map_type(memory::numbers.data(), rows, columns) {}
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+
+  /// Numbers that all have one value.
+  ///
+  /// Throws:  as above
+  owned_array(Index rows, Index columns, Scalar value) : owned_array(rows, columns) {
+    std::fill_n(this->data(), this->size(), value);
+  }
 
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -87,14 +88,15 @@ inline frequencies axial(const std::vector<frequencies>& blocks) {
     pairs += block.pairs();
     axes += block.axes();
   }
-  owned_array<double> inv_freq = owned_array<double>::Zero(pairs, axes);
+  owned_array<double> inv_freq(pairs, axes, 0.0);
   pairs = axes = 0;
   for (const frequencies& block : blocks) {
-    inv_freq.block(pairs, axes, block.pairs(), block.axes()) = block.inv_freq();
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq()(i, a);
     pairs += block.pairs();
     axes += block.axes();
   }
-  return frequencies::custom(inv_freq, blocks.front().attention_factor());
+  return frequencies::custom(std::move(inv_freq), blocks.front().attention_factor());
 }
 
 /// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
@@ -236,8 +238,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
     ROPE_THROW(std::invalid_argument,
                detail::message("on_axes: the sections must add up to the ", schedule.pairs(),
                                " pairs of the schedule, got ", axis_of_pair.size()));
-  owned_array<double> inv_freq =
-      owned_array<double>::Zero(schedule.pairs(), (std::max)(assignment.axes, Index{0}));
+  owned_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
   for (Index i = 0; i < schedule.pairs(); ++i) {
     const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
     if (axis < 0 || axis >= assignment.axes)
@@ -245,7 +246,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
                                                         "), got ", axis, " for pair ", i));
     inv_freq(i, axis) = schedule.inv_freq()(i, 0);
   }
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// One schedule, each pair along its own direction in the space of coordinates.
@@ -267,8 +268,9 @@ frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase
                detail::message("along_directions: directions must be [", schedule.pairs(), ", axes], got [",
                                directions.rows(), ", ", directions.cols(), "]"));
   owned_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a) inv_freq.col(a) *= schedule.inv_freq().col(0);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq()(i, 0);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
@@ -279,8 +281,9 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
     ROPE_THROW(std::invalid_argument, detail::message("every_pair: first must be in [0, ", schedule.pairs(),
                                                       ") and step positive, got ", first, " and ", step));
   owned_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq.row(i) = schedule.inv_freq().row(first + i * step);
-  return frequencies::custom(inv_freq, schedule.attention_factor());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq()(first + i * step, a);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 }  // namespace ROPE_ABI

@@ -125,7 +125,7 @@ class frequencies {
       ROPE_THROW(std::invalid_argument,
                  detail::message("frequencies::constant: pairs must be positive, got ", pairs));
     require_addressable(pairs);
-    return frequencies(owned_array<double>::Ones(pairs, 1), 1.0);
+    return frequencies(owned_array<double>(pairs, 1, 1.0), 1.0);
   }
 
   /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
@@ -144,6 +144,11 @@ class frequencies {
       return frequencies(inv_freq.derived().transpose().template cast<double>().array(), attention_factor);
     else
       return frequencies(inv_freq.derived().template cast<double>().array(), attention_factor);
+  }
+
+  /// The same, and the memory of the array becomes that of the frequencies.
+  static frequencies custom(owned_array<double>&& inv_freq, double attention_factor = 1.0) {
+    return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
@@ -177,8 +182,13 @@ class frequencies {
                                  attention_factor));
   }
 
-  explicit frequencies(const schedule& axis)
-      : frequencies(axis.inv_freq.cast<double>(), axis.attention_factor) {}
+  explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
+
+  static owned_array<double> rounded(const schedule& axis) {
+    owned_array<double> inv_freq(axis.inv_freq.size(), 1);
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i, 0) = static_cast<double>(axis.inv_freq(i));
+    return inv_freq;
+  }
 
   static schedule original(Index rotary_dim, double base) {
     checked_pairs(rotary_dim);

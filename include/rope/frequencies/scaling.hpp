@@ -49,7 +49,7 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(factor) && factor >= 1,
                           "linear_scaling: factor must be at least 1", factor);
-    axis.inv_freq /= detail::widened(factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= detail::widened(factor);
   }
 };
 

@@ -76,7 +76,8 @@ struct mixed_ntk_scaling {
     const long double s = detail::widened(factor), pairs = static_cast<long double>(axis.inv_freq.size());
     if (!mixed_b) {
       axis.multiply_base(s);
-      axis.inv_freq /= std::pow(s, 1 / pairs);
+      const long double divisor = std::pow(s, 1 / pairs);
+      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
     detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,

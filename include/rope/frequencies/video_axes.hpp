@@ -3,6 +3,7 @@
 #define ROPE_FREQUENCIES_VIDEO_AXES_HPP
 
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include <rope/base/exact.hpp>
@@ -139,7 +140,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     ROPE_THROW(std::invalid_argument,
                detail::message("ltx_frequencies: base must be finite and greater than 1, got ", base));
   const Index count = inner_dim / 6, rest = inner_dim % 6 / 2;
-  owned_array<double> inv_freq = owned_array<double>::Zero(inner_dim / 2, 3);
+  owned_array<double> inv_freq(inner_dim / 2, 3, 0.0);
   for (Index k = 0; k < count; ++k) {
     const long double power =
         k == 0
@@ -148,7 +149,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0) {
     for (Index axis = 0; axis < 3; ++axis)
       inv_freq(rest + 3 * k + axis, axis) = static_cast<double>(std::numbers::pi_v<long double> / 2 * power);
   }
-  return frequencies::custom(inv_freq);
+  return frequencies::custom(std::move(inv_freq));
 }
 
 }  // namespace ROPE_ABI

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
@@ -51,16 +52,20 @@ inline void require_two_axes_fit(const char* function, Index head_dim) {
 
 /// Periods first * ratio^(k / denominator) as frequencies, k = 0 .. count - 1.
 inline frequencies geometric_periods(Index count, double first, long double ratio, Index denominator) {
-  owned_array<double, 1> inv_freq(count);
+  owned_array<double> inv_freq(count, 1);
   for (Index k = 0; k < count; ++k)
-    inv_freq(k) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
-                                      (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
-  return frequencies::custom(inv_freq);
+    inv_freq(k, 0) = static_cast<double>(2 * std::numbers::pi_v<long double> / widened(first) *
+                                         (k == 0 ? 1 : inverse_power(ratio, k, denominator)));
+  return frequencies::custom(std::move(inv_freq));
 }
 
 /// The first half of the pairs by the width, the second by the height.
 inline frequencies width_first(const frequencies& height_first) {
-  return frequencies::custom(height_first.inv_freq().rowwise().reverse(), height_first.attention_factor());
+  const Index axes = height_first.axes();
+  owned_array<double> inv_freq(height_first.pairs(), axes);
+  for (Index a = 0; a < axes; ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = height_first.inv_freq()(i, axes - 1 - a);
+  return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 
 }  // namespace detail
@@ -134,9 +139,14 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   const Index quarter = head_dim / 4;
   owned_array<double> inv_freq(2 * quarter, 2);
   const double across = std::cos(angle), down = std::sin(angle);
-  inv_freq.topRows(quarter) << half.inv_freq() * down, half.inv_freq() * across;
-  inv_freq.bottomRows(quarter) << half.inv_freq() * across, half.inv_freq() * -down;
-  return frequencies::custom(inv_freq);
+  for (Index j = 0; j < quarter; ++j) {
+    const double f = half.inv_freq()(j, 0);
+    inv_freq(j, 0) = f * down;
+    inv_freq(j, 1) = f * across;
+    inv_freq(quarter + j, 0) = f * across;
+    inv_freq(quarter + j, 1) = f * -down;
+  }
+  return frequencies::custom(std::move(inv_freq));
 }
 
 /// DINOv3, by a base: wavelengths from 1, half the width of the image, up to almost `base`.
@@ -199,13 +209,13 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const long double octaves = std::log2(static_cast<long double>(max_freq)) - 1;
-  owned_array<double, 1> inv_freq(bands);
+  owned_array<double> inv_freq(bands, 1);
   for (Index k = 0; k < bands; ++k) {
     const long double exponent =
         k == 0 ? 0 : octaves * static_cast<long double>(k) / static_cast<long double>(bands - 1);
-    inv_freq(k) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
+    inv_freq(k, 0) = static_cast<double>(std::numbers::pi_v<long double> * std::exp2(exponent));
   }
-  return axial(frequencies::custom(inv_freq), 2);
+  return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
 
 }  // namespace ROPE_ABI

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
 
-#include <algorithm>  // std::count, std::max, std::min
+#include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
 #include <cmath>
 #include <cstddef>
 #include <numbers>
@@ -147,11 +147,13 @@ inline std::string describe_group(const layer_group& group, const view_distance&
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
+  const auto inv_freq = group.frequencies.inv_freq();
+  if (std::any_of(inv_freq.data(), inv_freq.data() + inv_freq.size(), [](double f) { return f < 0; }))
+    text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
-    const Index complete = (group.frequencies.inv_freq().matrix().col(0).cwiseAbs().array() >=
-                            2 * std::numbers::pi / distance.tokens)
-                               .count();
+    const double slowest = 2 * std::numbers::pi / distance.tokens;
+    const auto complete = std::count_if(inv_freq.data(), inv_freq.data() + inv_freq.rows(),
+                                        [&](double f) { return (std::abs)(f) >= slowest; });
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
                                    " pairs make one within " + distance.name);
   }

@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_TABLES_HPP
 #define ROPE_MODELS_TABLES_HPP
 
-#include <algorithm>  // std::find
+#include <algorithm>  // std::equal, std::find_if
 #include <concepts>   // std::integral
 #include <cstddef>
 #include <optional>
@@ -110,7 +110,10 @@ class model_tables {
     for (const layer_group& group : model.groups) {
       const auto& f = group.frequencies;
       const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        return table.pairs() == f.pairs() && (table.inv_freq() == f.inv_freq()).all() &&
+        const auto known = table.inv_freq(), wanted = f.inv_freq();
+        return known.rows() == wanted.rows() && known.cols() == wanted.cols() &&
+               std::equal(known.data(), known.data() + known.size(), wanted.data(),
+                          [](double x, double y) { return detail::equal(x, y); }) &&
                detail::equal(table.attention_factor(), f.attention_factor());
       });
       place_of_group_.push_back({static_cast<std::size_t>(alike - tables_.begin()), group.first_channel});

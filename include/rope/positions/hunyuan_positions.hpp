@@ -51,7 +51,8 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
     }
   const Index tokens = detail::tokens_of_prompt("hunyuan_vl_positions", with_ends);
   prompt_positions<std::int64_t> prompt{{tokens, axes}, tokens};
-  for (Index token = 0; token < tokens; ++token) prompt.coordinates.row(token).setConstant(token);
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
   Index token = 0, images = 0;
   for (const prompt_run& run : with_ends) {
     if (const auto* text = std::get_if<text_run>(&run)) {
@@ -61,8 +62,11 @@ inline prompt_positions<std::int64_t> hunyuan_vl_positions(const std::vector<pro
     const vision_run& image = *std::get_if<vision_run>(&run);
     if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
     for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column)
-        prompt.coordinates.row(token++).tail(3) = Eigen::Array<std::int64_t, 1, 3>(column, row, images);
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
     ++images;
   }
   return prompt;

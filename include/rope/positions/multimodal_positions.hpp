@@ -2,7 +2,7 @@
 #ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 #define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::max_element
 #include <bit>        // std::bit_cast
 #include <cstddef>
 #include <cstdint>
@@ -94,6 +94,25 @@ struct prompt_positions {
 
 namespace detail {
 
+/// The coordinates of a token: time, height, width.
+template <class Scalar>
+struct place_of_token {
+  Scalar time, height, width;
+
+  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
+  void write(owned_array<Scalar>& coordinates, Index token) const {
+    coordinates(token, 0) = time;
+    coordinates(token, 1) = height;
+    coordinates(token, 2) = width;
+  }
+};
+
+/// The largest of coordinates that are not empty.
+template <class Scalar>
+Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
+  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
+}
+
 /// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
@@ -150,8 +169,10 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
       ROPE_THROW(std::out_of_range,
                  message(function, ": a position must be at most 2^53 in magnitude, got ", prompt.next));
     if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t)
-        prompt.coordinates.row(token++).setConstant(prompt.next + static_cast<Scalar>(t));
+      for (Index t = 0; t < text->tokens; ++t) {
+        const Scalar position = prompt.next + static_cast<Scalar>(t);
+        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
+      }
       prompt.next += static_cast<Scalar>(text->tokens);
       continue;
     }
@@ -160,7 +181,7 @@ prompt_positions<Scalar> walk_prompt(const char* function, const std::vector<pro
     for (Index frame = 0; frame < vision.frames; ++frame)
       for (Index row = 0; row < vision.height; ++row)
         for (Index column = 0; column < vision.width; ++column)
-          prompt.coordinates.row(token++) = place(prompt.next, frame, row, column, vision);
+          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
     prompt.next = after(prompt.next, vision);
   }
   return prompt;
@@ -198,14 +219,14 @@ inline prompt_positions<std::int64_t> qwen_vl_positions(
   auto prompt = detail::walk_prompt<std::int64_t>(
       "qwen_vl_positions", runs, start,
       [&](std::int64_t first, Index frame, Index row, Index column, const vision_run& run) {
-        return Eigen::Array<std::int64_t, 1, 3>(first + time_of(frame, run), first + row, first + column);
+        return detail::place_of_token<std::int64_t>{first + time_of(frame, run), first + row, first + column};
       },
       [&](std::int64_t first, const vision_run& run) {
         const std::int64_t last_side = (std::max)(std::int64_t{run.height - 1}, std::int64_t{run.width - 1});
         if (advance == vision_advance::past_sides) return first + last_side + 1;
         return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
       });
-  if (prompt.coordinates.rows() > 0) prompt.next = prompt.coordinates.maxCoeff() + 1;
+  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
   return prompt;
 }
 
@@ -228,8 +249,8 @@ inline prompt_positions<double> video_rope_positions(const std::vector<prompt_ru
       "video_rope_positions", runs, start,
       [&](double first, Index frame, Index row, Index column, const vision_run& run) {
         const double time = time_of(first, frame, run);
-        return Eigen::Array<double, 1, 3>(time, time + static_cast<double>(row - (run.height - 1) / 2),
-                                          time + static_cast<double>(column - (run.width - 1) / 2));
+        return detail::place_of_token<double>{time, time + static_cast<double>(row - (run.height - 1) / 2),
+                                              time + static_cast<double>(column - (run.width - 1) / 2)};
       },
       [&](double first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
 }

@@ -41,9 +41,9 @@ struct omni_prompt {
   Index token = 0;
   Scalar last = 0;  // the largest coordinate of the piece that came last
 
-  using row = Eigen::Array<Scalar, 1, 3>;
-  void add(const row& coordinates) { prompt.coordinates.row(token++) = coordinates; }
-  void add(Scalar position) { prompt.coordinates.row(token++).setConstant(position); }
+  using place = place_of_token<Scalar>;
+  void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
+  void add(Scalar position) { add({position, position, position}); }
 
   static Scalar time_of(Index frame, const vision_run& run) {
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
@@ -52,10 +52,10 @@ struct omni_prompt {
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const row place(start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
-                      start + static_cast<Scalar>(at % run.width));
-      last = i == first ? place.maxCoeff() : (std::max)(last, place.maxCoeff());
-      add(place);
+      const place here{start + time_of(frame, run), start + static_cast<Scalar>(at / run.width),
+                       start + static_cast<Scalar>(at % run.width)};
+      last = i == first ? here.largest() : (std::max)(last, here.largest());
+      add(here);
     }
   }
   void add_sound(Scalar start, Index first, Index end) {
@@ -110,7 +110,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const std::vecto
       both(walk, *std::get_if<sounding_video_run>(&run));
     }
   }
-  if (walk.token > 0) next = walk.prompt.coordinates.maxCoeff() + 1;
+  if (walk.token > 0) next = largest_coordinate(walk.prompt.coordinates) + 1;
   return std::move(walk.prompt);
 }
 

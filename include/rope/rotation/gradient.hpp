@@ -176,7 +176,14 @@ owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const 
   detail::check_made_from_frequencies("coordinate_gradient", plain);
   const owned_array<double> d_angle =
       detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const owned_array<double> by_token = plain.inv_freq().matrix().transpose().lazyProduct(d_angle.matrix());
+  const auto inv_freq = plain.inv_freq();
+  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    for (Index a = 0; a < by_token.rows(); ++a) {
+      double sum = 0;
+      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      by_token(a, token) = sum;
+    }
   return detail::sums_by_row(by_token, x.tokens, plain, source);
 }
 

@@ -2,16 +2,19 @@
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 
-#include <concepts>  // std::integral
+#include <algorithm>  // std::copy
+#include <concepts>   // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <utility>  // std::move
 #include <vector>
 
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
+#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/given_entries.hpp>
@@ -51,8 +54,9 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
     ROPE_THROW(std::invalid_argument,
                detail::message("fourier_frequencies: no pair completes a turn within max_position = ",
                                max_position));
-  return frequencies::custom(owned_array<double, 1>::const_map(kept.data(), static_cast<Index>(kept.size())),
-                             schedule.attention_factor());
+  owned_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
+  std::copy(kept.begin(), kept.end(), inv_freq.data());
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 
 /// The table of one head's mixture, for positions first .. last - 1.
@@ -96,21 +100,26 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const Index rows = detail::checked_rows("fourier_table", first, last);
   const double m = kept.attention_factor();
   detail::range_phases phases(kept.inv_freq(), start);
-  owned_array<double, 1> cos(count), sin(count);
-  return detail::given_entries::table<S>(
-      "fourier_table", detail::given_entries::origin(pairs, m), start, rows,
-      [&](Index /*r*/, S* cos_row, S* sin_row) {
-        const detail::phase_row& row = phases.next();
-        for (Index j = 0; j < count; ++j) {
-          const cos_sin value = cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
-          cos(j) = value.cos;
-          sin(j) = value.sin;
-        }
-        for (Index d = 0; d < pairs; ++d) {
-          cos_row[d] = detail::entry_of<S>(d < mixed ? m * (cos * to_cos.col(d)).sum() : m);
-          sin_row[d] = detail::entry_of<S>(d < mixed ? m * (sin * to_sin.col(d)).sum() : 0);
-        }
-      });
+  detail::storage<double> cos(static_cast<std::size_t>(count)), sin(cos.size());
+  return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
+                                         rows, [&](Index /*r*/, S* cos_row, S* sin_row) {
+                                           const detail::phase_row& row = phases.next();
+                                           for (Index j = 0; j < count; ++j) {
+                                             const cos_sin value =
+                                                 cos_sin_of<double>(row[static_cast<std::size_t>(j)]);
+                                             cos[static_cast<std::size_t>(j)] = value.cos;
+                                             sin[static_cast<std::size_t>(j)] = value.sin;
+                                           }
+                                           for (Index d = 0; d < pairs; ++d) {
+                                             double cos_sum = 0, sin_sum = 0;
+                                             for (Index j = 0; j < count && d < mixed; ++j) {
+                                               cos_sum += cos[static_cast<std::size_t>(j)] * to_cos(j, d);
+                                               sin_sum += sin[static_cast<std::size_t>(j)] * to_sin(j, d);
+                                             }
+                                             cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
+                                             sin_row[d] = detail::entry_of<S>(d < mixed ? m * sin_sum : 0);
+                                           }
+                                         });
 }
 
 }  // namespace ROPE_ABI

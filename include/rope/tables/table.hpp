@@ -206,7 +206,7 @@ class frequency_table {
     const detail::small_angles multiplied(inv_freq());
     detail::range_phases phases(inv_freq(), first);
     for (Index r = 0; r < this->rows(); ++r)
-      write_row(r, phases.next(), multiplied, Eigen::Array<double, 1, 1>(static_cast<double>(first + r)));
+      write_row(r, phases.next(), multiplied, [&](Index) { return static_cast<double>(first + r); });
   }
 
   frequency_table(const frequencies& of, owned_array<double> coordinates, coordinates_tag)
@@ -216,10 +216,12 @@ class frequency_table {
     source_ = table_source::coordinates;
     const detail::small_angles multiplied(inv_freq());
     detail::coordinate_phases phases(inv_freq());
-    at_origin_.assign(static_cast<std::size_t>(rows()), 0);
+    at_origin_.assign(static_cast<std::size_t>(rows()), 1);
     for (Index r = 0; r < rows(); ++r) {
-      write_row(r, phases.at(coordinates_.row(r)), multiplied, coordinates_.row(r));
-      at_origin_[static_cast<std::size_t>(r)] = (coordinates_.row(r) == 0.0).all() ? 1 : 0;
+      const auto coordinate = [&](Index a) { return coordinates_(r, a); };
+      write_row(r, phases.at(coordinate), multiplied, coordinate);
+      for (Index a = 0; a < frequencies_.axes(); ++a)
+        if (!detail::equal(coordinate(a), 0)) at_origin_[static_cast<std::size_t>(r)] = 0;
     }
   }
 

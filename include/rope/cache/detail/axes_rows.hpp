@@ -61,7 +61,8 @@ class axes_rows {
     owned_array<double> tokens(size, axes_);
     size = 0;
     for (Index b = 0; b < batch_; size += rows.size(b), ++b)
-      tokens.middleRows(size, rows.size(b)) = of(b, rows.size(b));
+      for (Index t = 0; t < rows.size(b); ++t)
+        for (Index a = 0; a < axes_; ++a) tokens(size + t, a) = token(b, t)[a];
     return tokens;
   }
 
@@ -86,7 +87,8 @@ class axes_rows {
     owned_array<double> text(batch_ * tokens, axes_);
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
-        text.row(b * tokens + t).setConstant(largest_[at(b)] + static_cast<double>(t + 1));
+        for (Index a = 0; a < axes_; ++a)
+          text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if so many tokens of text would leave 2^53

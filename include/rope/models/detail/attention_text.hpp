@@ -2,9 +2,10 @@
 #ifndef ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_ATTENTION_TEXT_HPP
 
-#include <algorithm>  // std::find_if, std::stable_sort
+#include <algorithm>  // std::find_if, std::sort
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rope/config.hpp>
@@ -57,13 +58,16 @@ inline std::vector<std::string> windows_texts(const std::vector<Index>& windows)
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::stable_sort(all.begin(), all.end(),
-                   [](const alike& a, const alike& b) { return a.layers.size() < b.layers.size(); });
+  std::vector<std::pair<Index, Index>> order;  // layers, and where they stand in `all`
+  for (const alike& a : all)
+    order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
+  std::sort(order.data(), order.data() + order.size());
   std::vector<std::string> texts;
-  for (const alike& a : all) {
-    const std::string count = std::to_string(a.layers.size());
+  for (const auto& [layers, place] : order) {
+    const alike& a = all[static_cast<std::size_t>(place)];
+    const std::string count = std::to_string(layers);
     texts.push_back(window_text(a.window) + ", " +
-                    (&a == &all.back()
+                    (place == order.back().second
                          ? "the other " + count + " layers"
                          : (a.layers.size() == 1 ? "layer " : "layers ") + layers_text(a.layers)));
   }

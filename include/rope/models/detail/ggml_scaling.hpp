@@ -22,10 +22,13 @@ struct weighted_yarn {
   double ext_factor;
 
   void apply(schedule& schedule) const {
-    const owned_array<long double, 1> linear = schedule.inv_freq / yarn.factor;
+    const owned_array<long double, 1> original = schedule.inv_freq;
     yarn.apply(schedule);
-    if (!equal(ext_factor, 1))
-      schedule.inv_freq = linear + (schedule.inv_freq - linear) * static_cast<long double>(ext_factor);
+    if (equal(ext_factor, 1)) return;
+    for (Index i = 0; i < original.size(); ++i) {
+      const long double linear = original(i) / widened(yarn.factor);
+      schedule.inv_freq(i) = linear + (schedule.inv_freq(i) - linear) * widened(ext_factor);
+    }
   }
 };
 
@@ -39,7 +42,7 @@ struct magnified_linear {
   double factor, magnitude;
 
   void apply(schedule& schedule) const {
-    schedule.inv_freq /= widened(factor);
+    for (Index i = 0; i < schedule.inv_freq.size(); ++i) schedule.inv_freq(i) /= widened(factor);
     schedule.attention_factor *= magnitude;
   }
 };

@@ -74,9 +74,7 @@ class hugging_face_group_maker {
         warn(text_.path() + "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
              "frequencies are for a short one");
     }
-    if (defaults_.backwards)
-      rule.frequencies =
-          frequencies::custom(-rule.frequencies.inv_freq(), rule.frequencies.attention_factor());
+    if (defaults_.backwards) rule.frequencies = backwards(rule.frequencies);
     layer_group group{
         .layer_type = layer_type,
         .layout = defaults_.layout,
@@ -121,6 +119,12 @@ class hugging_face_group_maker {
   void warn(std::string text) { model_.warnings.push_back(std::move(text)); }
 
  private:
+  static frequencies backwards(const frequencies& forwards) {
+    owned_array<double> inv_freq(forwards.pairs(), forwards.axes());
+    for (Index i = 0; i < inv_freq.size(); ++i) inv_freq.data()[i] = -forwards.inv_freq().data()[i];
+    return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
+  }
+
   /// What q . k is multiplied by.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));

@@ -2,7 +2,7 @@
 #ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
 
-#include <algorithm>  // std::min
+#include <algorithm>  // std::fill, std::min
 #include <cstddef>
 #include <utility>  // std::move
 #include <vector>
@@ -10,6 +10,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
@@ -93,7 +94,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 template <class Layout, part which, class X, class G, class Threads>
 owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
                                   const Threads& threads) {
-  owned_array<double> sums = owned_array<double>::Zero(pairs, x.batch * x.tokens);
+  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
   parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
     for (Index token = first; token < last; ++token)
       add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
@@ -107,10 +108,11 @@ owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<c
 template <class S, class Source>
 owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
                                 const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row = owned_array<double>::Zero(table.rows(), by_token.rows());
-  for (Index token = 0; token < by_token.cols(); ++token)
-    by_row.row(static_cast<Index>(positions(token / tokens, token % tokens) - table.first())) +=
-        by_token.col(token).transpose();
+  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+  for (Index token = 0; token < by_token.cols(); ++token) {
+    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
+  }
   return by_row;
 }
 
@@ -124,20 +126,24 @@ owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<c
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
   std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
   parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    owned_array<double, 1> sums(pairs);
+    storage<double> sums(static_cast<std::size_t>(pairs));
     for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total = owned_array<double>::Zero(pairs, columns);
+      owned_array<double> total(pairs, columns, 0.0);
       for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
         const Index b = token / x.tokens, t = token % x.tokens;
-        sums.setZero();
+        std::fill(sums.begin(), sums.end(), 0.0);
         add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
-        for (Index c = 0; c < columns; ++c) total.col(c) += weight(b, t, c) * sums;
+        for (Index c = 0; c < columns; ++c) {
+          const double by = weight(b, t, c);
+          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+        }
       }
       partial[static_cast<std::size_t>(piece)] = std::move(total);
     }
   });
-  owned_array<double> total = owned_array<double>::Zero(pairs, columns);
-  for (const owned_array<double>& sums : partial) total += sums;
+  owned_array<double> total(pairs, columns, 0.0);
+  for (const owned_array<double>& sums : partial)
+    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
   return total;
 }
 

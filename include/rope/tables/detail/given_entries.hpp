@@ -85,7 +85,7 @@ struct given_entries {
 
   /// What a table of entries without frequencies reports of itself: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(owned_array<double, 1>::Zero(pairs), attention_factor);
+    return frequencies::custom(owned_array<double>(pairs, 1, 0.0), attention_factor);
   }
 };
 
