@@ -52,9 +52,15 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
+  // Tile by tile: one sum over all keys would round once for every key, and alike where keys are equal.
+  constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
-  for (Index j = 0; j < keys; ++j)
-    if (rules.sees(b, h, i, j)) sum += std::exp(static_cast<double>(at(j)) - largest);
+  for (Index begin = 0; begin < keys; begin += tile) {
+    double of_tile = 0;
+    for (Index j = begin; j < (std::min)(begin + tile, keys); ++j)
+      if (rules.sees(b, h, i, j)) of_tile += std::exp(static_cast<double>(at(j)) - largest);
+    sum += of_tile;
+  }
   const auto kept =
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   for (Index j = 0; j < keys; ++j) {
