@@ -207,14 +207,23 @@ struct result {
   tensor out;
   std::vector<double> log_sum_exp;  // no_keys where nothing is seen
   std::vector<double> weights;      // [batch, heads, queries, keys]
+  // The standard deviations of each in units of u, see rounding.hpp.
+  std::vector<double> out_deviation, log_sum_deviation, weight_deviation;
+  double keys;
 };
 
 inline result definition(const setting& s, const operands& x) {
   const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
   const auto& o = s.options;
-  result r = {tensor(batch, queries, heads, value_dim), {}, {}};
+  result r = {tensor(batch, queries, heads, value_dim), {}, {}, {}, {}, {}, static_cast<double>(keys)};
   r.log_sum_exp.resize(static_cast<std::size_t>(batch * queries * heads));
   r.weights.resize(static_cast<std::size_t>(batch * heads * queries * keys));
+  r.out_deviation.resize(r.out.values.size());
+  r.log_sum_deviation.resize(r.log_sum_exp.size());
+  r.weight_deviation.resize(r.weights.size());
+  reference::query_errors errors(static_cast<std::size_t>(value_dim));
+  std::vector<double> variance(static_cast<std::size_t>(keys));
+  const double n = r.keys, depth = static_cast<double>(dim);
   const testing::wide scale =
       o.scale != 0 ? static_cast<testing::wide>(o.scale) : 1 / testing::sqrt(static_cast<testing::wide>(dim));
   const rope::dropout_mask dropout(o.dropout, o.dropout_seed);
@@ -232,12 +241,21 @@ inline result definition(const setting& s, const operands& x) {
         for (long j = 0; j < keys; ++j) {
           if (!sees(s, b, h, i, j)) continue;
           testing::wide sum = 0;
-          for (long c = 0; c < dim; ++c)
-            sum += static_cast<testing::wide>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
+          reference::exact_score exact;
+          for (long c = 0; c < dim; ++c) {
+            const testing::wide product = static_cast<testing::wide>(x.q(b, i, h, c)) * x.k(b, j, kv, c);
+            sum += product;
+            exact.squares += static_cast<double>(product) * static_cast<double>(product);
+          }
+          exact.squares *= static_cast<double>(scale * scale);
           sum *= scale;
+          exact.products = static_cast<double>(sum);
           if (o.softcap > 0) sum = o.softcap * testing::tanh(sum / o.softcap);
+          exact.capped = static_cast<double>(sum);
+          exact.bias = static_cast<double>(bias_of(s, b, h, i, j));
           sum += static_cast<testing::wide>(bias_of(s, b, h, i, j));
           score[static_cast<std::size_t>(j)] = sum;
+          variance[static_cast<std::size_t>(j)] = reference::variance_of_score(exact, depth, o.softcap);
           largest = any ? (std::max)(largest, sum) : sum;
           any = true;
         }
@@ -247,25 +265,72 @@ inline result definition(const setting& s, const operands& x) {
         r.log_sum_exp[static_cast<std::size_t>((b * queries + i) * heads + h)] =
             any ? static_cast<double>(largest + testing::log(total)) : rope::attention_options::no_keys;
         std::vector<testing::wide> sums(static_cast<std::size_t>(value_dim), 0);
+        const testing::wide kept = 1 - static_cast<testing::wide>(o.dropout);
+        errors.start();
+        if (has_sink) {
+          const auto distance = static_cast<double>(largest - sink);
+          errors.add_without_value(
+              static_cast<double>(testing::exp(sink - largest) / total),
+              static_cast<double>(sink * sink) + reference::variance_of_exp(distance, n));
+        }
         for (long j = 0; j < keys; ++j) {
           if (!sees(s, b, h, i, j)) continue;
           const place p = place_of(s, b, i, j);
-          if (o.dropout > 0 && !dropout.keeps(b, h, p.query, p.key)) continue;
-          const testing::wide weight = testing::exp(score[static_cast<std::size_t>(j)] - largest) / total /
-                                       (1 - static_cast<testing::wide>(o.dropout));
-          r.weights[static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j)] =
-              static_cast<double>(weight);
-          for (long c = 0; c < value_dim; ++c) sums[static_cast<std::size_t>(c)] += weight * x.v(b, j, kv, c);
+          const testing::wide distance = largest - score[static_cast<std::size_t>(j)],
+                              weight = testing::exp(-distance) / total;
+          double& error = variance[static_cast<std::size_t>(j)];
+          error += reference::variance_of_exp(static_cast<double>(distance), n);
+          if (o.dropout > 0 && !dropout.keeps(b, h, p.query, p.key)) {
+            errors.add_without_value(static_cast<double>(weight), error);
+            continue;
+          }
+          const auto at = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j);
+          r.weights[at] = static_cast<double>(weight / kept);
+          r.weight_deviation[at] = r.weights[at] * std::sqrt(error);
+          for (long c = 0; c < value_dim; ++c)
+            sums[static_cast<std::size_t>(c)] += weight / kept * x.v(b, j, kv, c);
+          errors.add(static_cast<double>(weight), error, [&](std::size_t c) {
+            return x.v(b, j, kv, static_cast<long>(c)) / static_cast<double>(kept);
+          });
         }
-        for (long c = 0; c < value_dim; ++c)
-          r.out(b, i, h, c) = static_cast<double>(sums[static_cast<std::size_t>(c)]);
+        const auto query = static_cast<std::size_t>((b * queries + i) * heads + h);
+        r.log_sum_deviation[query] = errors.log_sum(n);
+        for (long j = 0; j < keys; ++j) {  // a weight has the error of the sum as well
+          const auto at = static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j);
+          r.weight_deviation[at] += r.weights[at] * errors.log_sum(n);
+        }
+        for (long c = 0; c < value_dim; ++c) {
+          const auto sum = static_cast<double>(sums[static_cast<std::size_t>(c)]);
+          r.out(b, i, h, c) = sum;
+          r.out_deviation[query * static_cast<std::size_t>(value_dim) + static_cast<std::size_t>(c)] =
+              errors.output(static_cast<std::size_t>(c), sum, n);
+        }
       }
   return r;
 }
 
-/// Bounds of the arithmetic type A, as in attention_bound of the plain reference, with what the bias (at most
-/// B) and the sinks add: the largest score grows by their size, and a bias costs its own rounding, that of
-/// its product with log2(e) and that of the sum.
+/// The largest errors of what attention computed for operands that were drawn at random, as multiples of what
+/// is allowed (rounding.hpp).
+template <class T>
+double out_error(const result& exact, const tensor& got) {
+  return reference::worst_deviation<T, attention_call::arithmetic<T>>(got.values, exact.out.values,
+                                                                      exact.out_deviation, exact.keys);
+}
+/// Of channels of type T; the sums themselves are doubles.
+template <class T>
+double log_sum_error(const result& exact, const std::vector<double>& got) {
+  return reference::worst_deviation<double, attention_call::arithmetic<T>>(
+      got, exact.log_sum_exp, exact.log_sum_deviation, exact.keys);
+}
+template <class A>
+double weight_error(const result& exact, const std::vector<A>& got) {
+  return reference::worst_deviation<A, A>({got.begin(), got.end()}, exact.weights, exact.weight_deviation,
+                                          exact.keys);
+}
+
+/// Bounds of the arithmetic type A for any operands, as in attention_bound of the plain reference, with what
+/// the bias (at most B) and the sinks add: the largest score grows by their size, and a bias costs its own
+/// rounding, that of its product with log2(e) and that of the sum.
 template <class A>
 struct bounds {
   double score, weight, out;

@@ -11,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "support/rounding.hpp"
 #include "support/tensor.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
@@ -38,8 +39,14 @@ inline testing::wide scale_of(long dim, const attention_rule& rule) {
                                      : 1 / testing::sqrt(static_cast<testing::wide>(dim));
 }
 
-inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule) {
+/// \param deviation  if it is wanted, the standard deviation of every output in units of u (rounding.hpp)
+inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule,
+                        std::vector<double>* deviation = nullptr) {
   tensor out(q.batch, q.tokens, q.heads, v.dim);
+  const auto n = static_cast<double>(k.tokens), depth = static_cast<double>(q.dim);
+  query_errors errors(static_cast<std::size_t>(deviation != nullptr ? v.dim : 0));
+  std::vector<double> variance(static_cast<std::size_t>(k.tokens));
+  if (deviation != nullptr) deviation->assign(out.values.size(), 0);
   std::vector<testing::wide> scores(static_cast<std::size_t>(k.tokens)),
       sums(static_cast<std::size_t>(v.dim));
   for (long b = 0; b < q.batch; ++b)
@@ -50,10 +57,18 @@ inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const
         for (long j = 0; j < k.tokens; ++j) {
           if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
           testing::wide score = 0;
-          for (long d = 0; d < q.dim; ++d)
-            score += static_cast<testing::wide>(q(b, i, h, d)) * k(b, j, kv, d);
+          exact_score exact;
+          for (long d = 0; d < q.dim; ++d) {
+            const testing::wide product = static_cast<testing::wide>(q(b, i, h, d)) * k(b, j, kv, d);
+            score += product;
+            exact.squares += static_cast<double>(product) * static_cast<double>(product);
+          }
           score *= scale_of(q.dim, rule);
+          exact.squares *= static_cast<double>(scale_of(q.dim, rule) * scale_of(q.dim, rule));
+          exact.products = static_cast<double>(score);
           if (rule.softcap > 0) score = rule.softcap * testing::tanh(score / rule.softcap);
+          exact.capped = static_cast<double>(score);
+          variance[static_cast<std::size_t>(j)] = variance_of_score(exact, depth, rule.softcap);
           scores[static_cast<std::size_t>(j)] = score;
           largest = (std::max)(largest, score);
         }
@@ -68,15 +83,21 @@ inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const
         if (sum > 0)
           for (long d = 0; d < v.dim; ++d)
             out(b, i, h, d) = static_cast<double>(sums[static_cast<std::size_t>(d)] / sum);
+        if (deviation == nullptr) continue;
+        errors.start();
+        for (long j = 0; j < k.tokens; ++j) {
+          if (!sees(i, j, q.tokens, k.tokens, rule)) continue;
+          const auto distance = static_cast<double>(largest - scores[static_cast<std::size_t>(j)]);
+          errors.add(std::exp(-distance) / static_cast<double>(sum),
+                     variance[static_cast<std::size_t>(j)] + variance_of_exp(distance, n),
+                     [&](std::size_t d) { return v(b, j, kv, static_cast<long>(d)); });
+        }
+        for (long d = 0; d < v.dim; ++d)
+          (*deviation)[static_cast<std::size_t>(((b * q.tokens + i) * q.heads + h) * v.dim + d)] =
+              errors.output(static_cast<std::size_t>(d), out(b, i, h, d), n);
       }
   return out;
 }
-
-/// How often a sum over n tokens is rounded, and how many factors of a running maximum a term of it meets: sums
-/// start at zero in every tile (96 or 128 keys, 240 queries in a gradient), and are added up in runs of at
-/// most 32 tiles (or splits of 1024 keys), which are added up in turn.
-inline double tiles_of_sum(double n) { return (std::min)(std::ceil(n / 96), 32.0) + std::ceil(n / 1024) + 1; }
-inline double roundings_of_sum(double n) { return (std::min)(n, 240.0) + tiles_of_sum(n); }
 
 /// How far a channel of attention may be from exact arithmetic before it is rounded to its storage type, when
 /// scores, weights and sums have unit roundoff u. With S = |scale| * dim * max|q| * max|k|, which no score

@@ -29,19 +29,6 @@ tensor run(const features::setting& s, const operands& x, std::vector<double>& s
   });
 }
 
-/// The largest difference of two lists, infinite where one is not a number; equal entries differ by nothing.
-double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    const double difference = std::abs(a[i] - b[i]);
-    worst = difference <= worst ? worst
-            : difference >= 0   ? difference
-                                : std::numeric_limits<double>::infinity();
-  }
-  return worst;
-}
-
 void describe(const features::setting& s) {
   const auto& o = s.options;
   UNSCOPED_INFO("batch " << s.e.batch << " queries " << s.e.queries << " keys " << s.e.keys << " heads "
@@ -67,12 +54,10 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
     describe(s);
     const operands x = random_operands<TestType>(dice.generator(), s.e);
     const features::result exact = features::definition(s, x);
-    const features::bounds<arithmetic<TestType>> bound(s, x);
     std::vector<double> sums, sums_of_two;
     const tensor got = run<TestType>(s, x, sums);
-    CHECK(reference::worst_error<TestType>(got, exact.out, bound.out) <= 1);
-    const double near_one = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
-    CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * near_one);
+    CHECK(features::out_error<TestType>(exact, got) <= 1);
+    CHECK(features::log_sum_error<TestType>(exact, sums) <= 1);
     // The work is cut the same way whoever does it.
     CHECK(same_bits(run<TestType>(s, x, sums_of_two, testing::own_threads(2)), got));
     CHECK(same_bits(sums_of_two, sums));
@@ -81,7 +66,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
     const auto q = stored<TestType>(x.q), k = stored<TestType>(x.k);
     std::vector<arithmetic<TestType>> weights(exact.weights.size(), -1);
     rope::attention_weights(view(q, x.q), view(k, x.k), weights, s.options);
-    CHECK(apart(std::vector<double>(weights.begin(), weights.end()), exact.weights) <= bound.weight);
+    CHECK(features::weight_error(exact, weights) <= 1);
   }
 }
 
@@ -155,17 +140,13 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "[attention]",
           spoiled.v(b, bad, h, c) = static_cast<double>(c % 2 == 0 ? nan : infinity);
       }
     const tensor got = run<TestType>(s, spoiled, sums);
-    const features::bounds<TestType> bound(s, x);
-    double worst = 0;
-    for (long b = 0; b < s.e.batch; ++b)
-      for (long i = 0; i < s.e.queries; ++i)
-        for (long h = 0; h < s.e.heads; ++h)
-          for (long c = 0; c < s.e.value_dim; ++c) {
-            if (features::sees(s, b, h, i, bad)) continue;
-            const double difference = std::abs(got(b, i, h, c) - clean(b, i, h, c));
-            worst = difference <= worst ? worst : difference >= 0 ? difference : 1e300;
-          }
-    CHECK(worst <= 2 * bound.out);
+    const features::result exact = features::definition(s, x);
+    tensor unspoiled = exact.out;
+    testing::for_each_element(got, [&](long b, long i, long h, long c) {
+      if (!features::sees(s, b, h, i, bad)) unspoiled(b, i, h, c) = got(b, i, h, c);
+    });
+    CHECK(features::out_error<TestType>(exact, unspoiled) <= 1);
+    CHECK(features::out_error<TestType>(exact, clean) <= 1);
   }
 }
 
@@ -244,9 +225,8 @@ TEST_CASE("keys may lie in any order, tile after tile", "[attention]") {
   s.options.mask.data = masks.get();
   s.options.bias.key_stride = s.options.mask.key_stride = 2;
   std::vector<double> sums;
-  const features::bounds<float> bound(s, x);
-  CHECK(reference::worst_error<float>(run<float>(s, x, sums), exact.out, bound.out) <= 1);
-  CHECK(apart(sums, exact.log_sum_exp) <= bound.score + bound.weight + 32 * 0x1p-24);
+  CHECK(features::out_error<float>(exact, run<float>(s, x, sums)) <= 1);
+  CHECK(features::log_sum_error<float>(exact, sums) <= 1);
 }
 
 TEST_CASE("a learned sink is counted once, however many splits the keys are cut into", "[attention]") {

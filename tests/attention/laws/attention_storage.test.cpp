@@ -72,8 +72,7 @@ TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened co
     const features::setting s = features::draw(dice, draw % 8 == 7 ? 2500 : 300);
     const operands x = mixed_operands<TestType>(dice.generator(), s.e);
     const tensor expected = mixed<float>(x, s.options);
-    CHECK(reference::worst_error<float>(expected, features::definition(s, x).out,
-                                        features::bounds<float>(s, x).out) <= 1);
+    CHECK(features::out_error<float>(features::definition(s, x), expected) <= 1);
     CHECK(same_bits(mixed<TestType>(x, s.options), expected));
     CHECK(same_bits(mixed<TestType>(x, s.options, axes::bhsd, axes::sbhd), expected));
     CHECK(
@@ -95,8 +94,7 @@ TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every grou
   CAPTURE(seed, group, kv_heads, dim, value_dim);
   const operands x = mixed_operands<TestType>(generator, s.e);
   const tensor got = mixed<TestType>(x, s.options);
-  CHECK(reference::worst_error<float>(got, features::definition(s, x).out,
-                                      features::bounds<float>(s, x).out) <= 1);
+  CHECK(features::out_error<float>(features::definition(s, x), got) <= 1);
   CHECK(same_bits(mixed<TestType>(x, s.options, axes::bhsd, axes::bhsd), got));
   CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, testing::own_threads(2)), got));
 }
