@@ -12881,7 +12881,8 @@ class stored_tokens {
   /// Raw keys have no angle to turn by.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     check_shift_without_table(function, storage_, delta);
-    note_shift(checked_shift(function, first, count, delta, row), first, first + count, delta);
+    const row_range rows = checked_shift(function, first, count, delta, row);
+    note_shift(rows, first, first + count, delta);
   }
   template <class Layout, class S>
   void shift(const char* owner, const char* function, Index first, Index count, std::int64_t delta,

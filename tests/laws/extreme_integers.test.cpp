@@ -279,3 +279,30 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
     REQUIRE(made([&] { return fourier_table<double>(schedule, mix, mix, 2, first, last); }) == narrow);
   }
 }
+
+TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are refused", "[house][extreme]") {
+  const std::uint64_t seed = 46;
+  CAPTURE(seed);
+  testing::random random(seed);
+  const frequency_table<float> table(frequencies(4), -64, 64);
+  std::vector<float> x(4 * 4 * 4 * 4, 1);
+  const auto heads = bshd(x.data(), 4, 4, 4, 4);
+  kv_cache<float> rotated(4, 8, 4, 4), raw(4, 8, 4, 4, 0, key_storage::raw);
+  rotated.append<half_split>(heads, heads, table);
+  raw.append(heads, heads);
+  int taken = 0;
+  for (int sample = 0; sample < samples; ++sample) {
+    const Index first = extreme_index(random), count = extreme_index(random);
+    const bool exist = first >= 0 && count >= 0 && first <= 4 && count <= 4 - first;
+    CAPTURE(sample, first, count);
+    taken += exist ? 1 : 0;
+    REQUIRE(accepted([&] { heads.batch_range(first, count); }) == exist);
+    REQUIRE(accepted([&] { heads.token_range(first, count); }) == exist);
+    REQUIRE(accepted([&] { heads.head_range(first, count); }) == exist);
+    REQUIRE(accepted([&] { heads.channels(first, count); }) == exist);
+    REQUIRE(accepted([&] { rotated.shift<half_split>(first, count, 0, table); }) == exist);
+    REQUIRE(accepted([&] { raw.shift(first, count, 0); }) == exist);
+    REQUIRE(accepted([&] { kv_cache<float>(raw).remove(first, count); }) == exist);
+  }
+  CHECK(taken > 0);
+}
