@@ -5225,34 +5225,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+template <class T>
+void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                      const char* name = "out") {
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
+                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
+                       ", ", out.head_dim, "]"));
+}
+
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
-                       out.head_dim, "]"));
+  check_same_shape(function, x, out);
   check_memory(function, out);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+/// Everything that can be wrong with a call that turns queries and keys in place.
+template <class Layout, class T, class S, class Source>
+void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+                const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
   if (q.batch != k.batch || q.tokens != k.tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
                        q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
-  const auto source = position_source(positions, q.tokens);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
   if (share_first_elements(q, k))
@@ -5260,6 +5265,14 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
                message(function,
                        ": q and k both turn in place and must not share channels, which would turn "
                        "twice; to turn x into another view use the function of that name with _to"));
+}
+
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  const auto source = position_source(positions, q.tokens);
+  check_both<Layout>(function, q, k, table, source);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
@@ -5610,6 +5623,569 @@ ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_GRADIENT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HEAD_NORM_HPP
+#define ROPE_ROTATION_HEAD_NORM_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
+/// in an order that depends on neither packets nor addresses.
+template <class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  constexpr Index sums_at_once = 16;
+  double sums[std::size_t(sums_at_once)] = {};
+  Index d = 0;
+  for (; d + sums_at_once <= count; d += sums_at_once)
+    for (Index l = 0; l < sums_at_once; ++l)
+      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index width = sums_at_once / 2; width > 0; width /= 2)
+    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class A>
+double sum_of_squares(const A* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products(count, channel_of, channel_of);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
+/// weight d + h * head_stride of `weight`.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight of [0, count), in scratch of the thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// Heads that do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Heads that turn by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+/// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
+/// follows it. Its backward pass is head_norm_gradient.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The norm of a head, as checkpoints store it (`q_norm`, `k_norm`).
+///
+///     y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+///
+///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
+///     normalize_and_rotate<half_split>(q, q_norm, table, start);
+///
+/// Owns nothing. The mean is over the channels of one head: Qwen 3, Gemma 3.
+///
+/// \tparam W  a channel type, which need not be that of the heads
+///
+/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4
+template <class W>
+struct head_norm {
+  static_assert(channel<W>, "head_norm: weights are float, double, Eigen::half or Eigen::bfloat16");
+
+  /// [head_dim], the same for all heads, or [heads, head_dim].
+  std::span<const W> weight = {};
+  /// Added to the mean square (`rms_norm_eps`). A head of zeros stays one unless this is 0.
+  double epsilon = 1e-6;
+  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
+  double offset = 0;
+  /// Whether the mean is over all heads of a token, as in OLMo 2, whose weights are [heads, head_dim].
+  bool across_heads = false;
+};
+
+namespace detail {
+
+/// A norm for heads of this shape.
+///
+/// Throws:  std::invalid_argument
+template <class W, class T>
+norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
+  const std::size_t size = norm.weight.size();
+  if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the weight of the norm must have length head_dim or heads * head_dim, ",
+                       x.head_dim, " or ", x.heads * x.head_dim, ", got ", size));
+  if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the epsilon of the norm must be finite and not negative, its offset "
+                       "finite, got ",
+                       norm.epsilon, " and ", norm.offset));
+  const bool shared = size == static_cast<std::size_t>(x.head_dim);
+  return {norm.weight.data(), norm.across_heads ? (std::max)(Index{1}, x.heads) : Index{1},
+          shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
+}
+
+template <class T, class W, class Threads>
+void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                       const head_norm<W>& norm, const Threads& threads) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  const norm_rule<W> rule = checked_norm(function, norm, x);
+  ROPE_ASSERT(same_or_disjoint(x, out));
+  run_norm_passes(threads, norm_pass<T, W, no_turn>(x, out, rule, {}));
+}
+
+template <class Layout, class T, class W, class S, class P, class Threads>
+void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                                  const head_norm<W>& norm, const placed_table<S>& table, const P& positions,
+                                  const Threads& threads) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  const norm_rule<W> rule = checked_norm(function, norm, x);
+  ROPE_ASSERT(same_or_disjoint(x, out));
+  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, rule, turn(table, source)));
+}
+
+template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
+void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+                               const head_norm<QW>& q_norm, const head_norm<KW>& k_norm,
+                               const placed_table<S>& table, const P& positions, const Threads& threads) {
+  const auto source = position_source(positions, q.tokens);
+  check_both<Layout>(function, q, k, table, source);
+  const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
+  const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
+  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_norm_passes(threads, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
+                  norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
+}
+
+}  // namespace detail
+
+/// Normalises every head of `x` in place.
+///
+/// \param x        [batch, tokens, heads, head_dim]
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
+///            negative or not finite; x is then unchanged. The same holds below
+/// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
+///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
+///            float, one final rounding. The same bits for every stride, batch and number of threads
+///            (tests/rotation/head_norm.test.cpp)
+/// Cost:      one read and one write of x; no allocation once a call of the same size has been made on the
+///            thread, which keeps the gains and, of 16-bit channels, the heads of a token as scratch
+template <class T, class W, class Threads = this_thread>
+void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
+  if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
+}
+
+/// Normalises `x` into `out`.
+///
+/// Requires:  out is x, or shares no element with it
+template <class X, class T, class W, class Threads = this_thread>
+void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
+                        const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
+}
+
+/// Normalises every head of `x` in place and rotates it, while it is in the cache.
+///
+///     y = R(norm(x))
+///
+/// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
+/// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
+/// float between the two and are rounded once, in the end: nearest to what the model means. Those two calls
+/// round them twice, and transformers five times: after x / rms, after its product with the weight (Gemma
+/// rounds these together), and after both products and the sum of the rotation.
+///
+/// \param norm     see head_norm
+/// \param table, positions, threads  as in `rotate`
+///
+/// Throws:    as normalize_heads and as `rotate`; x is then unchanged
+/// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
+/// Cost:      one read and one write of x; scratch as above
+/// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
+template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table& table,
+                          const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("normalize_and_rotate", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::normalize_and_rotate_checked<Layout, T>("normalize_and_rotate", x, x, norm, detail::placed(table),
+                                                    positions, threads);
+}
+
+/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table:
+/// the same bits as two calls.
+///
+///     normalize_and_rotate<half_split>(q, k, q_norm, k_norm, table, start);
+///
+/// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
+///
+/// Requires:  q and k share no element; where that is seen, it is refused
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
+                          const head_norm<KW>& k_norm, const Table& table, const P& positions = P{},
+                          const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("normalize_and_rotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
+                                              detail::placed(table), positions, threads);
+}
+
+/// Normalises and rotates `x` into `out`.
+///
+/// Requires:  out is x, or shares no element with it
+/// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
+template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm, const Table& table,
+                             const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_and_rotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_and_rotate_to", "x and out", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::normalize_and_rotate_checked<Layout, T>("normalize_and_rotate_to", x, out, norm,
+                                                    detail::placed(table), positions, threads);
+}
+
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate_to, 2);
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HEAD_NORM_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
+#define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
+
+#include <algorithm>  // std::min, std::fill_n, std::copy_n
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+
+/// The backward pass of `normalize_heads`.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A checked call on the heads of tokens, as in norm_pass.
+template <class T, class W>
+class norm_gradient {
+  using A = arithmetic<T>;
+
+ public:
+  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
+      : x_(x), d_(d), norm_(norm) {}
+
+  /// How many weights there are.
+  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
+
+  /// Tokens [first, last) of the batch.
+  ///
+  /// \param d_weight  [weights()], added to; or null
+  void run(Index first, Index last, double* d_weight) const {
+    struct wide_heads {};
+    const Index size = x_.heads * x_.head_dim;
+    const A* const gains = norm_.template gains<A>(weights());
+    A* const rows = workspace<wide_heads, A>(2 * size);
+    for (; first < last; ++first) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      for (Index h = 0; h < x_.heads; ++h) {
+        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+      }
+      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
+      for (Index h = 0; h < x_.heads; ++h) {
+        const A* const row = rows + size + h * x_.head_dim;
+        if constexpr (std::is_same_v<T, A>)
+          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
+        else
+          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
+      }
+    }
+  }
+
+ private:
+  /// The heads of one mean, [group, head_dim] from head `first` on of x and of d.
+  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
+    const Index n = x_.head_dim;
+    double squares = 0, along = 0;
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
+      squares += sum_of_squares(in, n);
+      along += sum_of_products(
+          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
+          [=](Index i) { return static_cast<double>(by[i]); });
+    }
+    const double r = norm_.template inverse_rms<double>(squares, n);
+    const double share = along * r * r / static_cast<double>(norm_.group * n);
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
+      A* const by = d + h * n;
+      if (d_weight != nullptr)
+        for (Index i = 0; i < n; ++i)
+          d_weight[h * norm_.head_stride + i] += static_cast<double>(by[i]) * static_cast<double>(in[i]) * r;
+      for (Index i = 0; i < n; ++i)
+        by[i] = static_cast<A>(
+            (static_cast<double>(gain[i]) * static_cast<double>(by[i]) - static_cast<double>(in[i]) * share) *
+            r);
+    }
+  }
+
+  head_view<const T> x_;
+  head_view<T> d_;
+  norm_rule<W> norm_;
+};
+
+}  // namespace detail
+
+/// The gradients of `normalize_heads`, in place: turns `d`, the gradient with respect to the normalised
+/// heads, into that with respect to the heads before.
+///
+///     d_x = (g d - x mean(x g d) / rms^2) / rms
+///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
+///
+/// That of `normalize_and_rotate` is rotate_gradient and then this one.
+///
+///     rotate_gradient<half_split>(d_q, table, start);
+///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
+///
+/// \param x         [batch, tokens, heads, head_dim], before the norm
+/// \param d         of the shape of x
+/// \param d_weight  of the length of norm.weight, overwritten; or empty: left out
+/// \param threads   the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  d shares no element with x
+/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is written
+///            then
+/// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
+/// Cost:      one read of x, one read and one write of d; scratch for a token, and weights doubles per 64
+///            tokens where d_weight is given
+template <class X, class T, class W, class Threads = this_thread>
+void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
+                              std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
+                              const Threads& threads = {}) {
+  const char* const function = "normalize_heads_gradient";
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads_gradient", Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_gradient", "d", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_gradient", "x and d", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
+    detail::check_view(function, x);
+    detail::check_memory(function, x, d);
+    detail::check_same_shape<T>(function, x, d, "d");
+    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
+    if (!d_weight.empty() && d_weight.size() != norm.weight.size())
+      ROPE_THROW(std::invalid_argument, detail::message(function, ": d_weight must be empty or have length ",
+                                                        norm.weight.size(), ", got ", d_weight.size()));
+
+    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
+    struct partial_sums {};
+    constexpr Index tokens_of_sum = 64;
+    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
+                weights = pass.weights();
+    double* const partial =
+        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
+    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    detail::parallel_tasks(threads, sums, operations, [&](Index s) {
+      double* const sum = partial == nullptr ? nullptr : partial + s * weights;
+      if (sum != nullptr) std::fill_n(sum, weights, 0.0);
+      const Index first = s * tokens_of_sum;
+      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
+    });
+    for (std::size_t i = 0; i < d_weight.size(); ++i) {
+      double sum = 0;
+      for (Index s = 0; s < sums; ++s) sum += partial[s * weights + static_cast<Index>(i)];
+      d_weight[i] = static_cast<detail::arithmetic<T>>(sum);
+    }
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP

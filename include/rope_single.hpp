@@ -7472,34 +7472,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+template <class T>
+void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                      const char* name = "out") {
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
+                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
+                       ", ", out.head_dim, "]"));
+}
+
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
-                       out.head_dim, "]"));
+  check_same_shape(function, x, out);
   check_memory(function, out);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+/// Everything that can be wrong with a call that turns queries and keys in place.
+template <class Layout, class T, class S, class Source>
+void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+                const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
   if (q.batch != k.batch || q.tokens != k.tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
                        q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
-  const auto source = position_source(positions, q.tokens);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
   if (share_first_elements(q, k))
@@ -7507,6 +7512,14 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
                message(function,
                        ": q and k both turn in place and must not share channels, which would turn "
                        "twice; to turn x into another view use the function of that name with _to"));
+}
+
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  const auto source = position_source(positions, q.tokens);
+  check_both<Layout>(function, q, k, table, source);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }
@@ -9407,6 +9420,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 /// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
 /// there is one per channel type T (of arithmetic A), in bytes:
 ///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
@@ -9463,90 +9477,944 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #include <type_traits>  // std::type_identity_t
 
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
-#define ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
+#ifndef ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
+#define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
-#include <algorithm>  // std::min
-#include <cmath>
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_GRADIENT_HPP
+#define ROPE_ROTATION_GRADIENT_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+#include <algorithm>  // std::fill, std::min
+#include <cstddef>
+#include <utility>  // std::move
+#include <vector>
 
 
-/// The root-mean-square norm that some models put on every head of q and k before the rotation.
+/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
+/// and a + ib, conj(x) g has two parts:
+///
+///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
+///     across   u b - v a      how the loss changes with the pair's angle
+///
+/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
+/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
+///
+/// Sums are in double, in an order that depends on the shapes only, never on the threads.
 
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+enum class part { along, across };
+
+/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
+template <class Layout, part which, class X, class G>
+void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
+               double* sums) {
+  for (Index h = 0; h < x.heads; ++h) {
+    const X* value = x.at(b, t, h);
+    const G* gradient = d_x.at(b, t, h);
+    for (Index i = 0; i < pairs; ++i) {
+      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
+      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
+      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
+      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
+    }
+  }
+}
+
+template <class X, class G>
+Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
+  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
+}
+
+/// The channels of heads, and of their gradient, that turn.
+template <class X, class G>
+struct turning_channels {
+  head_view<const X> x;
+  head_view<const G> d_x;
+};
+
+/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
+template <class Layout, class X, class G, class S, class Source>
+turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
+                                        const head_view<const G>& d_x, const placed_table<S>& table,
+                                        const Source& positions) {
+  check_rotation<Layout>(function, x, table, positions);
+  check_view(function, d_x);
+  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
+                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
+                       d_x.head_dim, "]"));
+  check_memory(function, d_x);
+  const Index first = table.first_channel(), count = table.table().rotary_dim();
+  return {x.channels(first, count), d_x.channels(first, count)};
+}
+
+/// Given entries do not say which frequencies and positions they come from.
+template <class S>
+void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
+  if (table.source() == table_source::entries)
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the table must be made from frequencies, got one of given entries: use "
+                       "angle_gradient or table_gradient"));
+}
+
+/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
+template <class Layout, part which, class X, class G, class Threads>
+owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                  const Threads& threads) {
+  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
+  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
+                               sums.data() + token * pairs);
+  });
+  return sums;
+}
+
+/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
+/// [rows, n].
+template <class S, class Source>
+owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
+                                const frequency_table<S>& table, const Source& positions) {
+  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
+  for (Index token = 0; token < by_token.cols(); ++token) {
+    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
+    for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
+  }
+  return by_row;
+}
+
+/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
+/// columns]. weight(b, t, column).
+template <class Layout, part which, class X, class G, class Threads, class Weight>
+owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
+                                  Index columns, const Threads& threads, const Weight& weight) {
+  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
+  constexpr Index most_pieces = 64;
+  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
+  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
+  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
+    storage<double> sums(static_cast<std::size_t>(pairs));
+    for (Index piece = first; piece < last; ++piece) {
+      owned_array<double> total(pairs, columns, 0.0);
+      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
+        const Index b = token / x.tokens, t = token % x.tokens;
+        std::fill(sums.begin(), sums.end(), 0.0);
+        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
+        for (Index c = 0; c < columns; ++c) {
+          const double by = weight(b, t, c);
+          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
+        }
+      }
+      partial[static_cast<std::size_t>(piece)] = std::move(total);
+    }
+  });
+  owned_array<double> total(pairs, columns, 0.0);
+  for (const owned_array<double>& sums : partial)
+    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
+  return total;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
+
+/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
 ///
-/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4; Qwen 3 has offset 0, Gemma 3 offset 1
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
+///
+/// Given d_y, the gradient of a loss with respect to y, that with respect to
+///
+///     the heads           d_x = m R(-angle) d_y                                        rotate_gradient
+///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
+///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+///
+/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
+/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
+/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
+/// that of x.head_range(h, 1).
+///
+/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
+/// into the gradient with respect to the heads before.
+///
+///     a' = cos(p)[i] a + sin(p)[i] b
+///     b' = cos(p)[i] b - sin(p)[i] a
+///
+/// where (a, b) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
+///
+/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
+///
+/// Parameters, errors, accuracy and cost are those of `rotate`.
+///
+/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
+///          factor in the same way
+template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
+          class Threads = this_thread>
+void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
+                     const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                            positions, threads, detail::way_back::transpose);
+}
+
+/// The gradients with respect to queries and keys, both in place, in one pass over the table.
+template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
+                     const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                              threads, detail::way_back::transpose);
+}
+
+/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
+///
+/// Requires:  d_x is d_y, or shares no element with it
+template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
+                        const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
+    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
+                                            threads, detail::way_back::transpose);
+}
+
+/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
+/// by.
+///
+///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
+///
+/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
+/// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
+/// \param  table, positions, threads  as in `rotate`
+///
+/// Returns:   [table.rows(), pairs]
+/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
+/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
+/// Cost:      one read of x and d_x, and pairs doubles per token
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                   const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
+  using detail::part;
+  const auto placed = detail::placed(table);
+  const auto& plain = placed.table();
+  const auto source = detail::position_source(positions, x.tokens);
+  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  const auto d_angle =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return detail::sums_by_row(d_angle, x.tokens, plain, source);
+}
+
+/// The gradient with respect to inv_freq: what learned frequencies are trained by.
+///
+///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
+///
+/// where p_a is the token's coordinate on axis a.
+///
+/// Parameters and accuracy are those of `angle_gradient`.
+///
+/// Returns:  [pairs, axes], the shape of table.inv_freq()
+/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
+///           (tables/given_table.hpp)
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                      const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
+  using detail::part;
+  const auto placed = detail::placed(table);
+  const auto& plain = placed.table();
+  const auto source = detail::position_source(positions, x.tokens);
+  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("inv_freq_gradient", plain);
+  const auto coordinates = plain.coordinates();
+  return detail::weighted_sums<Layout, part::across>(
+      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
+      [&](Index b, Index t, Index axis) {
+        const std::int64_t position = source(b, t);
+        return coordinates.size() == 0 ? static_cast<double>(position)
+                                       : coordinates(static_cast<Index>(position), axis);
+      });
+}
+
+/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
+/// range.
+///
+///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
+///
+/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
+///
+/// Returns:  [table.rows(), axes], the shape of table.coordinates()
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
+                                        const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
+  using detail::part;
+  const auto placed = detail::placed(table);
+  const auto& plain = placed.table();
+  const auto source = detail::position_source(positions, x.tokens);
+  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_x), placed, source);
+  detail::check_made_from_frequencies("coordinate_gradient", plain);
+  const owned_array<double> d_angle =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  const auto inv_freq = plain.inv_freq();
+  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
+  for (Index token = 0; token < by_token.cols(); ++token)
+    for (Index a = 0; a < by_token.rows(); ++a) {
+      double sum = 0;
+      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
+      by_token(a, token) = sum;
+    }
+  return detail::sums_by_row(by_token, x.tokens, plain, source);
+}
+
+/// The gradient with respect to the entries of a table.
+///
+///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
+struct cos_sin_gradient {
+  owned_array<double> cos, sin;  // [rows, pairs]
+};
+
+/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
+/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
+/// after it.
+///
+///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
+///     d_sin(r, i) = sum over the same of                                       u b - v a
+///
+/// \param  x    [batch, tokens, heads, head_dim], before the rotation
+/// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
+///              differ
+///
+/// Other parameters, errors and accuracy are those of `angle_gradient`.
+template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
+                                const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
+  using detail::part;
+  const auto placed = detail::placed(table);
+  const auto& plain = placed.table();
+  const auto source = detail::position_source(positions, x.tokens);
+  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
+                                                        head_view<const G>(d_y), placed, source);
+  const auto along =
+      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
+  const auto across =
+      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
+  return {detail::sums_by_row(along, x.tokens, plain, source),
+          detail::sums_by_row(across, x.tokens, plain, source)};
+}
+
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
+ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_GRADIENT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HEAD_NORM_HPP
+#define ROPE_ROTATION_HEAD_NORM_HPP
+
+#include <algorithm>  // std::max
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
+/// in an order that depends on neither packets nor addresses.
+template <class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  constexpr Index sums_at_once = 16;
+  double sums[std::size_t(sums_at_once)] = {};
+  Index d = 0;
+  for (; d + sums_at_once <= count; d += sums_at_once)
+    for (Index l = 0; l < sums_at_once; ++l)
+      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index width = sums_at_once / 2; width > 0; width /= 2)
+    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class A>
+double sum_of_squares(const A* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products(count, channel_of, channel_of);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
 template <class T>
-struct head_norm {
-  const T* weight;  // [head_dim], null: no norm
-  double epsilon;
-  double offset;
-
-  using channels = Eigen::Array<T, Eigen::Dynamic, 1>;
-
-  auto gain(Index head_dim) const {
-    return Eigen::Map<const channels>(weight, head_dim) + static_cast<T>(offset);
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
   }
-  T inverse_rms(const Eigen::Map<const channels>& x) const {
-    return 1 / std::sqrt(x.square().mean() + static_cast<T>(epsilon));
-  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
 
-  /// Every head of x into y, of the same shape; y may be x.
-  template <class Threads>
-  void apply(const head_view<const T>& x, const head_view<T>& y, const Threads& threads) const {
-    if (weight == nullptr) return;
-    const Index bytes = x.size() * Index(sizeof(T));
-    parallel_pieces(threads, x.batch * x.tokens, bytes, [&](Index first, Index last) {
-      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
-        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
-        Eigen::Map<channels>(y.at(b, t, h), x.head_dim) = in * inverse_rms(in) * gain(x.head_dim);
-      });
-    });
-  }
+/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
+/// weight d + h * head_stride of `weight`.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
 
-  /// Replaces the gradient d by y with that by x, and writes that by the weight to d_weight where it is
-  /// given:
-  ///
-  ///     d_x = (g d - x mean(x g d) / rms^2) / rms,   d_weight = sum over heads of d x / rms
-  template <class Threads>
-  void apply_gradient(const head_view<const T>& x, const head_view<T>& d, T* d_weight,
-                      const Threads& threads) const {
-    if (weight == nullptr) return;
-    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
-    constexpr Index tokens_of_sum = 64;
-    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum;
-    T* partial = d_weight == nullptr ? nullptr : workspace<partial_sums, T>(sums * x.head_dim);
-    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
-    parallel_tasks(threads, sums, operations, [&](Index s) {
-      if (partial != nullptr) list(partial, s, x.head_dim).setZero();
-      const Index first = s * tokens_of_sum, last = (std::min)(first + tokens_of_sum, tokens);
-      for_each_head(x, first, last, [&](Index b, Index t, Index h) {
-        const Eigen::Map<const channels> in(x.at(b, t, h), x.head_dim);
-        Eigen::Map<channels> gradient(d.at(b, t, h), x.head_dim);
-        const T r = inverse_rms(in);
-        if (partial != nullptr) list(partial, s, x.head_dim) += gradient * in * r;
-        const T along = (in * gain(x.head_dim) * gradient).mean() * r * r;
-        gradient = (gain(x.head_dim) * gradient - in * along) * r;
-      });
-    });
-    if (d_weight == nullptr) return;
-    list(d_weight, 0, x.head_dim).setZero();
-    for (Index s = 0; s < sums; ++s) list(d_weight, 0, x.head_dim) += list(partial, s, x.head_dim);
+  /// offset + weight of [0, count), in scratch of the thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// Heads that do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Heads that turn by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
   }
 
  private:
-  struct partial_sums {};
+  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
 
-  static Eigen::Map<channels> list(T* lists, Index i, Index length) { return {lists + i * length, length}; }
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
 
-  /// The heads of tokens [first, last) of the batch.
-  template <class Body>
-  static void for_each_head(const head_view<const T>& x, Index first, Index last, const Body& body) {
-    for (Index i = first; i < last; ++i)
-      for (Index h = 0; h < x.heads; ++h) body(i / x.tokens, i % x.tokens, h);
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+/// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
+/// follows it. Its backward pass is head_norm_gradient.hpp.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The norm of a head, as checkpoints store it (`q_norm`, `k_norm`).
+///
+///     y = g x / rms,   rms = sqrt(mean(x^2) + epsilon),   g = offset + weight
+///
+///     const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
+///     normalize_and_rotate<half_split>(q, q_norm, table, start);
+///
+/// Owns nothing. The mean is over the channels of one head: Qwen 3, Gemma 3.
+///
+/// \tparam W  a channel type, which need not be that of the heads
+///
+/// Source:  Zhang and Sennrich 2019, arXiv:1910.07467, equation 4
+template <class W>
+struct head_norm {
+  static_assert(channel<W>, "head_norm: weights are float, double, Eigen::half or Eigen::bfloat16");
+
+  /// [head_dim], the same for all heads, or [heads, head_dim].
+  std::span<const W> weight = {};
+  /// Added to the mean square (`rms_norm_eps`). A head of zeros stays one unless this is 0.
+  double epsilon = 1e-6;
+  /// Added to the weights: 1 for Gemma, whose checkpoints store the gain less 1.
+  double offset = 0;
+  /// Whether the mean is over all heads of a token, as in OLMo 2, whose weights are [heads, head_dim].
+  bool across_heads = false;
+};
+
+namespace detail {
+
+/// A norm for heads of this shape.
+///
+/// Throws:  std::invalid_argument
+template <class W, class T>
+norm_rule<W> checked_norm(const char* function, const head_norm<W>& norm, const head_view<T>& x) {
+  const std::size_t size = norm.weight.size();
+  if (size != static_cast<std::size_t>(x.head_dim) && size != static_cast<std::size_t>(x.heads * x.head_dim))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": the weight of the norm must have length head_dim or heads * head_dim, ",
+                       x.head_dim, " or ", x.heads * x.head_dim, ", got ", size));
+  if (!is_finite(norm.epsilon) || norm.epsilon < 0 || !is_finite(norm.offset))
+    ROPE_THROW(std::invalid_argument,
+               message(function,
+                       ": the epsilon of the norm must be finite and not negative, its offset "
+                       "finite, got ",
+                       norm.epsilon, " and ", norm.offset));
+  const bool shared = size == static_cast<std::size_t>(x.head_dim);
+  return {norm.weight.data(), norm.across_heads ? (std::max)(Index{1}, x.heads) : Index{1},
+          shared ? Index{0} : x.head_dim, norm.epsilon, norm.offset};
+}
+
+template <class T, class W, class Threads>
+void normalize_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                       const head_norm<W>& norm, const Threads& threads) {
+  check_view(function, x);
+  check_memory(function, x);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  const norm_rule<W> rule = checked_norm(function, norm, x);
+  ROPE_ASSERT(same_or_disjoint(x, out));
+  run_norm_passes(threads, norm_pass<T, W, no_turn>(x, out, rule, {}));
+}
+
+template <class Layout, class T, class W, class S, class P, class Threads>
+void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                                  const head_norm<W>& norm, const placed_table<S>& table, const P& positions,
+                                  const Threads& threads) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  const norm_rule<W> rule = checked_norm(function, norm, x);
+  ROPE_ASSERT(same_or_disjoint(x, out));
+  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, rule, turn(table, source)));
+}
+
+template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
+void normalize_and_rotate_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+                               const head_norm<QW>& q_norm, const head_norm<KW>& k_norm,
+                               const placed_table<S>& table, const P& positions, const Threads& threads) {
+  const auto source = position_source(positions, q.tokens);
+  check_both<Layout>(function, q, k, table, source);
+  const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
+  const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
+  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_norm_passes(threads, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
+                  norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
+}
+
+}  // namespace detail
+
+/// Normalises every head of `x` in place.
+///
+/// \param x        [batch, tokens, heads, head_dim]
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], or epsilon is
+///            negative or not finite; x is then unchanged. The same holds below
+/// Accuracy:  relative to exact arithmetic 4 u, u = 2^-24 (float), as the mean square is formed in double, or
+///            (9 + n / 32) u, u = 2^-53 (double), for a mean over n channels; half and bfloat16: computed in
+///            float, one final rounding. The same bits for every stride, batch and number of threads
+///            (tests/rotation/head_norm.test.cpp)
+/// Cost:      one read and one write of x; no allocation once a call of the same size has been made on the
+///            thread, which keeps the gains and, of 16-bit channels, the heads of a token as scratch
+template <class T, class W, class Threads = this_thread>
+void normalize_heads(head_view<T> x, const head_norm<W>& norm, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads", Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("normalize_heads", "x", T);
+  if constexpr (!std::is_const_v<T>) detail::normalize_checked<T>("normalize_heads", x, x, norm, threads);
+}
+
+/// Normalises `x` into `out`.
+///
+/// Requires:  out is x, or shares no element with it
+template <class X, class T, class W, class Threads = this_thread>
+void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm,
+                        const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads_to", Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_to", "x and out", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::normalize_checked<T>("normalize_heads_to", x, out, norm, threads);
+}
+
+/// Normalises every head of `x` in place and rotates it, while it is in the cache.
+///
+///     y = R(norm(x))
+///
+/// The norm is that of the whole head, the rotation that of its window where the table is placed in the head.
+/// In float and double these are the bits of `normalize_heads` and then `rotate`. Channels of 16 bits stay in
+/// float between the two and are rounded once, in the end: nearest to what the model means. Those two calls
+/// round them twice, and transformers five times: after x / rms, after its product with the weight (Gemma
+/// rounds these together), and after both products and the sum of the rotation.
+///
+/// \param norm     see head_norm
+/// \param table, positions, threads  as in `rotate`
+///
+/// Throws:    as normalize_heads and as `rotate`; x is then unchanged
+/// Accuracy:  that of the norm and of `rotate` in the arithmetic type, then one rounding of 16-bit channels
+/// Cost:      one read and one write of x; scratch as above
+/// Source:    `Qwen3Attention`, `Gemma3Attention` and `Olmo2Attention` of Hugging Face transformers
+template <class Layout = detail::unnamed_layout, class T, class W, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate(head_view<T> x, const head_norm<W>& norm, const Table& table,
+                          const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_IN_PLACE("normalize_and_rotate", "x", T);
+  if constexpr (!std::is_const_v<T>)
+    detail::normalize_and_rotate_checked<Layout, T>("normalize_and_rotate", x, x, norm, detail::placed(table),
+                                                    positions, threads);
+}
+
+/// Normalises and rotates queries and keys, each with its norm, both in place, in one pass over the table:
+/// the same bits as two calls.
+///
+///     normalize_and_rotate<half_split>(q, k, q_norm, k_norm, table, start);
+///
+/// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ
+///
+/// Requires:  q and k share no element; where that is seen, it is refused
+/// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class K, class QW, class KW, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q_norm,
+                          const head_norm<KW>& k_norm, const Table& table, const P& positions = P{},
+                          const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("normalize_and_rotate", Q, K);
+  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+    detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
+                                              detail::placed(table), positions, threads);
+}
+
+/// Normalises and rotates `x` into `out`.
+///
+/// Requires:  out is x, or shares no element with it
+/// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
+template <class Layout = detail::unnamed_layout, class X, class T, class W, rotation_table Table,
+          class P = std::int64_t, class Threads = this_thread>
+void normalize_and_rotate_to(head_view<X> x, head_view<T> out, const head_norm<W>& norm, const Table& table,
+                             const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate_to", Layout, P, Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_and_rotate_to", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_and_rotate_to", "x and out", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
+    detail::normalize_and_rotate_checked<Layout, T>("normalize_and_rotate_to", x, out, norm,
+                                                    detail::placed(table), positions, threads);
+}
+
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS(normalize_and_rotate_to, 2);
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HEAD_NORM_HPP
+
+/// What happens to the heads of queries and keys between projection and attention: norm and rotation.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Every head of x into y, which may be x; a norm without weights is none.
+template <class T, class Threads>
+void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
+                  const Threads& threads) {
+  if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
+}
+
+/// Whether positions fall into segments that must not see each other.
+template <class P>
+inline constexpr bool is_segmented = false;
+template <class Integer>
+inline constexpr bool is_segmented<segments<Integer>> = true;
+
+/// Queries and keys that are not rotated.
+struct block_without_rotation {
+  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  /// Normalises where there is a norm, and rotates.
+  template <class T, class Threads>
+  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
+    normalize_if(norm, q, q, threads);
+  }
+  template <class T, class Threads>
+  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
+    normalize_if(norm, k, k, threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
+                       const Threads& /*threads*/) const {}
+
+  void check_options(const attention_options& /*options*/) const {}
+
+  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
+  /// queries or of keys.
+  Index segment_count() const { return 1; }
+  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+};
+
+/// Queries and keys that are rotated by one table, at positions of their own.
+template <class Layout, class S, class PQ, class PK>
+struct block_rotation {
+  placed_table<S> table;
+  kept_positions<PQ> query_positions;
+  kept_positions<PK> key_positions;
+
+  static_assert(pair_layout<Layout>,
+                "multi_head_attention: name the layout of the channel pairs to rotate, "
+                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+  static_assert(
+      position_form<PQ> && position_form<PK>,
+      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  static_assert(is_segmented<PQ> == is_segmented<PK>,
+                "multi_head_attention: queries and keys are both in segments or neither is");
+
+  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
+    if constexpr (is_segmented<PQ>)
+      if (query_positions.offsets.size() != key_positions.offsets.size())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: queries and keys must have the same segments, got ",
+                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  void check_options(const attention_options& options) const {
+    if constexpr (is_segmented<PQ>)
+      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+          !options.query_offsets.empty())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
+                           "the options must not list positions, key_counts or offsets"));
+  }
+  template <class T, class Threads>
+  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
+    apply(q, norm, query_positions, threads);
+  }
+  template <class T, class Threads>
+  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
+    apply(k, norm, key_positions, threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
+    rotate_gradient<Layout>(d_q, table, query_positions, threads);
+    rotate_gradient<Layout>(d_k, table, key_positions, threads);
+  }
+
+  Index segment_count() const {
+    if constexpr (is_segmented<PQ>)
+      return query_positions.offsets.size() - 1;
+    else
+      return 1;
+  }
+  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  attention_options options_of(attention_options options, Index segment) const {
+    if constexpr (is_segmented<PQ>) {
+      options.bias = scores_of(options.bias, segment);
+      options.mask = scores_of(options.mask, segment);
+    }
+    return options;
+  }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, query_positions, segment);
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, key_positions, segment);
+  }
+
+ private:
+  template <class T, class P, class Threads>
+  void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
+             const Threads& threads) const {
+    if (norm.weight.empty())
+      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+    else
+      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+  }
+  template <class X>
+  score_view<X> scores_of(score_view<X> x, Index segment) const {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+      if (!x || extent == 1) return;
+      const auto first = static_cast<Index>(offsets[segment]);
+      x.data += first * stride;
+      extent = static_cast<Index>(offsets[segment + 1]) - first;
+    };
+    cut(x.queries, x.query_stride, query_positions.offsets);
+    cut(x.keys, x.key_stride, key_positions.offsets);
+    return x;
+  }
+  template <class T, class P>
+  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
+    if constexpr (is_segmented<P>) {
+      const auto first = static_cast<Index>(positions.offsets[segment]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
+    } else {
+      return x;
+    }
   }
 };
 
@@ -9554,16 +10422,14 @@ struct head_norm {
 }  // namespace ROPE_ABI
 }  // namespace rope
 
-#endif  // ROPE_BLOCK_DETAIL_HEAD_NORM_HPP
+#endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 
 #include <algorithm>  // std::copy_n
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <type_traits>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
@@ -10159,376 +11025,6 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 }  // namespace rope
 
 #endif  // ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_GRADIENT_HPP
-#define ROPE_ROTATION_GRADIENT_HPP
-
-#include <cstdint>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-
-#include <algorithm>  // std::fill, std::min
-#include <cstddef>
-#include <utility>  // std::move
-#include <vector>
-
-
-/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
-/// and a + ib, conj(x) g has two parts:
-///
-///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
-///     across   u b - v a      how the loss changes with the pair's angle
-///
-/// A rotation multiplies x by z and, going back, g by conj(z): conj(x) conj(z) g is the same number whether
-/// the conj(z) is counted to x or to g. Both parts are therefore the same before a rotation and after it.
-///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-enum class part { along, across };
-
-/// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
-template <class Layout, part which, class X, class G>
-void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index b, Index t, Index pairs,
-               double* sums) {
-  for (Index h = 0; h < x.heads; ++h) {
-    const X* value = x.at(b, t, h);
-    const G* gradient = d_x.at(b, t, h);
-    for (Index i = 0; i < pairs; ++i) {
-      const Index first = Layout::first(i, pairs), second = Layout::second(i, pairs);
-      const auto u = static_cast<double>(value[first]), v = static_cast<double>(value[second]);
-      const auto a = static_cast<double>(gradient[first]), b_ = static_cast<double>(gradient[second]);
-      sums[i] += which == part::along ? u * a + v * b_ : u * b_ - v * a;
-    }
-  }
-}
-
-template <class X, class G>
-Index bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
-  return x.batch * x.tokens * x.heads * 2 * pairs * Index(sizeof(X) + sizeof(G));
-}
-
-/// The channels of heads, and of their gradient, that turn.
-template <class X, class G>
-struct turning_channels {
-  head_view<const X> x;
-  head_view<const G> d_x;
-};
-
-/// The channels that turn, once nothing is wrong with the heads, their gradient and the table.
-template <class Layout, class X, class G, class S, class Source>
-turning_channels<X, G> checked_gradient(const char* function, const head_view<const X>& x,
-                                        const head_view<const G>& d_x, const placed_table<S>& table,
-                                        const Source& positions) {
-  check_rotation<Layout>(function, x, table, positions);
-  check_view(function, d_x);
-  if (x.batch != d_x.batch || x.tokens != d_x.tokens || x.heads != d_x.heads || x.head_dim != d_x.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": d_x must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", d_x.batch, ", ", d_x.tokens, ", ", d_x.heads, ", ",
-                       d_x.head_dim, "]"));
-  check_memory(function, d_x);
-  const Index first = table.first_channel(), count = table.table().rotary_dim();
-  return {x.channels(first, count), d_x.channels(first, count)};
-}
-
-/// Given entries do not say which frequencies and positions they come from.
-template <class S>
-void check_made_from_frequencies(const char* function, const frequency_table<S>& table) {
-  if (table.source() == table_source::entries)
-    ROPE_THROW(std::invalid_argument,
-               message(function,
-                       ": the table must be made from frequencies, got one of given entries: use "
-                       "angle_gradient or table_gradient"));
-}
-
-/// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
-template <class Layout, part which, class X, class G, class Threads>
-owned_array<double> sums_by_token(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  const Threads& threads) {
-  owned_array<double> sums(pairs, x.batch * x.tokens, 0.0);
-  parallel_pieces(threads, sums.cols(), bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      add_token<Layout, which>(x, d_x, token / x.tokens, token % x.tokens, pairs,
-                               sums.data() + token * pairs);
-  });
-  return sums;
-}
-
-/// The columns of `by_token` [n, batch * tokens] of the tokens that use the same row of the table, added up:
-/// [rows, n].
-template <class S, class Source>
-owned_array<double> sums_by_row(const owned_array<double>& by_token, Index tokens,
-                                const frequency_table<S>& table, const Source& positions) {
-  owned_array<double> by_row(table.rows(), by_token.rows(), 0.0);
-  for (Index token = 0; token < by_token.cols(); ++token) {
-    const auto row = static_cast<Index>(positions(token / tokens, token % tokens) - table.first());
-    for (Index i = 0; i < by_token.rows(); ++i) by_row(row, i) += by_token(i, token);
-  }
-  return by_row;
-}
-
-/// One part of every pair, weighted by a number per token and column, and summed over the batch: [pairs,
-/// columns]. weight(b, t, column).
-template <class Layout, part which, class X, class G, class Threads, class Weight>
-owned_array<double> weighted_sums(const head_view<const X>& x, const head_view<const G>& d_x, Index pairs,
-                                  Index columns, const Threads& threads, const Weight& weight) {
-  // As many pieces as any machine has use for, and few enough that their sums are small beside the heads.
-  constexpr Index most_pieces = 64;
-  const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, most_pieces);
-  std::vector<owned_array<double>> partial(static_cast<std::size_t>(pieces));
-  parallel_pieces(threads, pieces, bytes_read(x, d_x, pairs), [&](Index first, Index last) {
-    storage<double> sums(static_cast<std::size_t>(pairs));
-    for (Index piece = first; piece < last; ++piece) {
-      owned_array<double> total(pairs, columns, 0.0);
-      for (Index token = tokens * piece / pieces; token < tokens * (piece + 1) / pieces; ++token) {
-        const Index b = token / x.tokens, t = token % x.tokens;
-        std::fill(sums.begin(), sums.end(), 0.0);
-        add_token<Layout, which>(x, d_x, b, t, pairs, sums.data());
-        for (Index c = 0; c < columns; ++c) {
-          const double by = weight(b, t, c);
-          for (Index i = 0; i < pairs; ++i) total(i, c) += by * sums[static_cast<std::size_t>(i)];
-        }
-      }
-      partial[static_cast<std::size_t>(piece)] = std::move(total);
-    }
-  });
-  owned_array<double> total(pairs, columns, 0.0);
-  for (const owned_array<double>& sums : partial)
-    for (Index i = 0; i < total.size(); ++i) total.data()[i] += sums.data()[i];
-  return total;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_GRADIENT_KERNEL_HPP
-
-/// The backward pass of `rotate`: vector-Jacobian products with respect to everything it depends on.
-///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
-///
-/// Given d_y, the gradient of a loss with respect to y, that with respect to
-///
-///     the heads           d_x = m R(-angle) d_y                                        rotate_gradient
-///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y, (a, b) of d_y      angle_gradient
-///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
-///
-/// A rotation does not change u b - v a, so the middle three take either side of it: the heads before the
-/// rotation with their gradient, or the heads after it with theirs. Training code that rotates in place has
-/// the second at hand. The gradient with respect to frequencies of one head, where every head has its own, is
-/// that of x.head_range(h, 1).
-///
-/// Sums are in double and in one order whatever the threads, so a training step can be repeated bit by bit.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// The gradient with respect to the heads, in place: turns the gradient with respect to the rotated heads
-/// into the gradient with respect to the heads before.
-///
-///     a' = cos(p)[i] a + sin(p)[i] b
-///     b' = cos(p)[i] b - sin(p)[i] a
-///
-/// where (a, b) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
-///
-/// This is the transpose of `rotate`: unlike `unrotate`, the inverse, it multiplies by the attention_factor.
-///
-/// Parameters, errors, accuracy and cost are those of `rotate`.
-///
-/// Source:  the backward of FlashAttention's rotary kernel (`conjugate`) and `ggml_rope_back`, which keep the
-///          factor in the same way
-template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
-          class Threads = this_thread>
-void rotate_gradient(head_view<T> gradient, const Table& table, const P& positions = P{},
-                     const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
-                                            positions, threads, detail::way_back::transpose);
-}
-
-/// The gradients with respect to queries and keys, both in place, in one pass over the table.
-template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, const P& positions = P{},
-                     const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::way_back::transpose);
-}
-
-/// The gradient with respect to the heads, from `d_y` into `d_x`; channels [rotary_dim, head_dim) are copied.
-///
-/// Requires:  d_x is d_y, or shares no element with it
-template <class Layout = detail::unnamed_layout, class G, class T, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, const P& positions = P{},
-                        const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
-  ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, T>("rotate_gradient_to", d_y, d_x, detail::placed(table), positions,
-                                            threads, detail::way_back::transpose);
-}
-
-/// The gradient with respect to the angle of every row and pair of the table: what learned angles are trained
-/// by.
-///
-///     d_angle(r, i) = sum over tokens at position first + r, and over heads, of  u b - v a
-///
-/// \param  x          [batch, tokens, heads, head_dim], before the rotation or after it
-/// \param  d_x        the gradient with respect to x, of the same shape; its channel type may differ
-/// \param  table, positions, threads  as in `rotate`
-///
-/// Returns:   [table.rows(), pairs]
-/// Throws:    as `rotate`, and std::invalid_argument if the shapes differ
-/// Accuracy:  products and sums in double (those of float channels are exact before they are added)
-/// Cost:      one read of x and d_x, and pairs doubles per token
-template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-owned_array<double> angle_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                   const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("angle_gradient", Layout, P, Threads);
-  using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("angle_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  const auto d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return detail::sums_by_row(d_angle, x.tokens, plain, source);
-}
-
-/// The gradient with respect to inv_freq: what learned frequencies are trained by.
-///
-///     d_inv_freq(i, a) = sum over tokens and heads of  p_a (u b - v a)
-///
-/// where p_a is the token's coordinate on axis a.
-///
-/// Parameters and accuracy are those of `angle_gradient`.
-///
-/// Returns:  [pairs, axes], the shape of table.inv_freq()
-/// Throws:   as `angle_gradient`, and std::invalid_argument if the table's entries were given
-///           (tables/given_table.hpp)
-template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-owned_array<double> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                      const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("inv_freq_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("inv_freq_gradient", plain);
-  const auto coordinates = plain.coordinates();
-  return detail::weighted_sums<Layout, part::across>(
-      turning.x, turning.d_x, plain.pairs(), plain.inv_freq().cols(), threads,
-      [&](Index b, Index t, Index axis) {
-        const std::int64_t position = source(b, t);
-        return coordinates.size() == 0 ? static_cast<double>(position)
-                                       : coordinates(static_cast<Index>(position), axis);
-      });
-}
-
-/// The gradient with respect to the coordinates of every row of the table, or by the position where it has a
-/// range.
-///
-///     d_p(r, a) = sum over tokens at position first + r, heads and pairs of  inv_freq(i, a) (u b - v a)
-///
-/// Parameters and accuracy are those of `angle_gradient`, errors those of `inv_freq_gradient`.
-///
-/// Returns:  [table.rows(), axes], the shape of table.coordinates()
-template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-owned_array<double> coordinate_gradient(head_view<X> x, head_view<G> d_x, const Table& table,
-                                        const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("coordinate_gradient", Layout, P, Threads);
-  using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("coordinate_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_x), placed, source);
-  detail::check_made_from_frequencies("coordinate_gradient", plain);
-  const owned_array<double> d_angle =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto inv_freq = plain.inv_freq();
-  owned_array<double> by_token(inv_freq.cols(), d_angle.cols());
-  for (Index token = 0; token < by_token.cols(); ++token)
-    for (Index a = 0; a < by_token.rows(); ++a) {
-      double sum = 0;
-      for (Index i = 0; i < inv_freq.rows(); ++i) sum += inv_freq(i, a) * d_angle(i, token);
-      by_token(a, token) = sum;
-    }
-  return detail::sums_by_row(by_token, x.tokens, plain, source);
-}
-
-/// The gradient with respect to the entries of a table.
-///
-///     const cos_sin_gradient d_table = table_gradient<half_split>(x, d_y, table);
-struct cos_sin_gradient {
-  owned_array<double> cos, sin;  // [rows, pairs]
-};
-
-/// The gradient with respect to every cos and sin of the table, each on its own: for tables whose entries are
-/// a network's output. Unlike the three above it takes x from before the rotation, and the gradient from
-/// after it.
-///
-///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
-///     d_sin(r, i) = sum over the same of                                       u b - v a
-///
-/// \param  x    [batch, tokens, heads, head_dim], before the rotation
-/// \param  d_y  the gradient with respect to the rotated heads, of the same shape; its channel type may
-///              differ
-///
-/// Other parameters, errors and accuracy are those of `angle_gradient`.
-template <class Layout = detail::unnamed_layout, class X, class G, rotation_table Table,
-          class P = std::int64_t, class Threads = this_thread>
-cos_sin_gradient table_gradient(head_view<X> x, head_view<G> d_y, const Table& table,
-                                const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("table_gradient", Layout, P, Threads);
-  using detail::part;
-  const auto placed = detail::placed(table);
-  const auto& plain = placed.table();
-  const auto source = detail::position_source(positions, x.tokens);
-  const auto turning = detail::checked_gradient<Layout>("table_gradient", head_view<const X>(x),
-                                                        head_view<const G>(d_y), placed, source);
-  const auto along =
-      detail::sums_by_token<Layout, part::along>(turning.x, turning.d_x, plain.pairs(), threads);
-  const auto across =
-      detail::sums_by_token<Layout, part::across>(turning.x, turning.d_x, plain.pairs(), threads);
-  return {detail::sums_by_row(along, x.tokens, plain, source),
-          detail::sums_by_row(across, x.tokens, plain, source)};
-}
-
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(rotate_gradient_to, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(angle_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(inv_freq_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(coordinate_gradient, 2);
-ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_GRADIENT_HPP
 
 /// The steps of an attention block that its forward and its backward pass share.
 
@@ -10654,132 +11150,8 @@ struct block_pass {
 
  private:
   head_norm<T> norm(const typename multi_head_weights<T>::norm_map& weight) const {
-    return {weight.size() == 0 ? nullptr : weight.data(), options.norm_epsilon, options.norm_offset};
-  }
-};
-
-/// Whether positions fall into segments that must not see each other.
-template <class P>
-inline constexpr bool is_segmented = false;
-template <class Integer>
-inline constexpr bool is_segmented<segments<Integer>> = true;
-
-/// Queries and keys that are not rotated.
-struct block_without_rotation {
-  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
-  template <class T, class Threads>
-  void apply(const head_view<T>& /*q*/, const head_view<T>& /*k*/, const Threads& /*threads*/) const {}
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
-                       const Threads& /*threads*/) const {}
-
-  void check_options(const attention_options& /*options*/) const {}
-
-  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
-  /// queries or of keys.
-  Index segment_count() const { return 1; }
-  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
-    return x;
-  }
-};
-
-/// Queries and keys that are rotated by one table, at positions of their own.
-template <class Layout, class S, class PQ, class PK>
-struct block_rotation {
-  placed_table<S> table;
-  kept_positions<PQ> query_positions;
-  kept_positions<PK> key_positions;
-
-  static_assert(pair_layout<Layout>,
-                "multi_head_attention: name the layout of the channel pairs to rotate, "
-                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-  static_assert(
-      position_form<PQ> && position_form<PK>,
-      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
-  static_assert(is_segmented<PQ> == is_segmented<PK>,
-                "multi_head_attention: queries and keys are both in segments or neither is");
-
-  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
-    if constexpr (is_segmented<PQ>)
-      if (query_positions.offsets.size() != key_positions.offsets.size())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: queries and keys must have the same segments, got ",
-                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
-  }
-  /// Throws:  std::invalid_argument if the options place tokens that segments place
-  void check_options(const attention_options& options) const {
-    if constexpr (is_segmented<PQ>)
-      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
-          !options.query_offsets.empty())
-        ROPE_THROW(std::invalid_argument,
-                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
-                           "the options must not list positions, key_counts or offsets"));
-  }
-  template <class T, class Threads>
-  void apply(const head_view<T>& q, const head_view<T>& k, const Threads& threads) const {
-    rotate_all<Layout, false, T>(q, q, table, position_source(query_positions, q.tokens), threads);
-    rotate_all<Layout, false, T>(k, k, table, position_source(key_positions, k.tokens), threads);
-  }
-  template <class T, class Threads>
-  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
-    rotate_gradient<Layout>(d_q, table, query_positions, threads);
-    rotate_gradient<Layout>(d_k, table, key_positions, threads);
-  }
-
-  Index segment_count() const {
-    if constexpr (is_segmented<PQ>)
-      return query_positions.offsets.size() - 1;
-    else
-      return 1;
-  }
-  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
-  attention_options options_of(attention_options options, Index segment) const {
-    if constexpr (is_segmented<PQ>) {
-      options.bias = scores_of(options.bias, segment);
-      options.mask = scores_of(options.mask, segment);
-    }
-    return options;
-  }
-  template <class T>
-  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, query_positions, segment);
-  }
-  template <class T>
-  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
-    return tokens_of(x, key_positions, segment);
-  }
-
- private:
-  template <class X>
-  score_view<X> scores_of(score_view<X> x, Index segment) const {
-    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
-      if (!x || extent == 1) return;
-      const auto first = static_cast<Index>(offsets[segment]);
-      x.data += first * stride;
-      extent = static_cast<Index>(offsets[segment + 1]) - first;
-    };
-    cut(x.queries, x.query_stride, query_positions.offsets);
-    cut(x.keys, x.key_stride, key_positions.offsets);
-    return x;
-  }
-  template <class T, class P>
-  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
-    if constexpr (is_segmented<P>) {
-      const auto first = static_cast<Index>(positions.offsets[segment]);
-      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
-    } else {
-      return x;
-    }
+    return {
+        {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
   }
 };
 
@@ -15025,15 +15397,13 @@ class multi_head_attention {
  private:
   detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
 
-  /// Projected and normalised heads, and room for the attended ones, in scratch.
+  /// Projected heads, and room for the attended ones, in scratch.
   struct block_heads {
     head_view<T> q, k, v, attended;
   };
   template <class Threads>
   block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
     const auto [q, k, v] = pass().project(x, context, batch, threads);
-    pass().q_norm().apply(q, q, threads);
-    pass().k_norm().apply(k, k, threads);
     return {q, k, v,
             pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
                                                                            shape_.value_dim)};
@@ -15062,7 +15432,8 @@ class multi_head_attention {
     pass().check_positions(rotation, x, context, batch);
     pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
-    rotation.apply(heads.q, heads.k, threads);
+    rotation.apply_to_queries(heads.q, pass().q_norm(), threads);
+    rotation.apply_to_keys(heads.k, pass().k_norm(), threads);
     Index first = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
       const head_view<T> q = rotation.query_tokens(heads.q, s);
@@ -15083,6 +15454,8 @@ class multi_head_attention {
     detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
                                options_.attention, count, table, counts);
     const block_heads heads = project(x, x, batch, threads);
+    detail::normalize_if(pass().q_norm(), heads.q, heads.q, threads);
+    detail::normalize_if(pass().k_norm(), heads.k, heads.k, threads);
     const Index chunk = detail::chunk_of(cache, count);
     Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {
@@ -15119,6 +15492,158 @@ class multi_head_attention {
 }  // namespace rope
 
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
+#define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
+
+#include <algorithm>  // std::min, std::fill_n, std::copy_n
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+
+/// The backward pass of `normalize_heads`.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// A checked call on the heads of tokens, as in norm_pass.
+template <class T, class W>
+class norm_gradient {
+  using A = arithmetic<T>;
+
+ public:
+  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
+      : x_(x), d_(d), norm_(norm) {}
+
+  /// How many weights there are.
+  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
+
+  /// Tokens [first, last) of the batch.
+  ///
+  /// \param d_weight  [weights()], added to; or null
+  void run(Index first, Index last, double* d_weight) const {
+    struct wide_heads {};
+    const Index size = x_.heads * x_.head_dim;
+    const A* const gains = norm_.template gains<A>(weights());
+    A* const rows = workspace<wide_heads, A>(2 * size);
+    for (; first < last; ++first) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      for (Index h = 0; h < x_.heads; ++h) {
+        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+      }
+      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
+      for (Index h = 0; h < x_.heads; ++h) {
+        const A* const row = rows + size + h * x_.head_dim;
+        if constexpr (std::is_same_v<T, A>)
+          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
+        else
+          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
+      }
+    }
+  }
+
+ private:
+  /// The heads of one mean, [group, head_dim] from head `first` on of x and of d.
+  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
+    const Index n = x_.head_dim;
+    double squares = 0, along = 0;
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
+      squares += sum_of_squares(in, n);
+      along += sum_of_products(
+          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
+          [=](Index i) { return static_cast<double>(by[i]); });
+    }
+    const double r = norm_.template inverse_rms<double>(squares, n);
+    const double share = along * r * r / static_cast<double>(norm_.group * n);
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
+      A* const by = d + h * n;
+      if (d_weight != nullptr)
+        for (Index i = 0; i < n; ++i)
+          d_weight[h * norm_.head_stride + i] += static_cast<double>(by[i]) * static_cast<double>(in[i]) * r;
+      for (Index i = 0; i < n; ++i)
+        by[i] = static_cast<A>(
+            (static_cast<double>(gain[i]) * static_cast<double>(by[i]) - static_cast<double>(in[i]) * share) *
+            r);
+    }
+  }
+
+  head_view<const T> x_;
+  head_view<T> d_;
+  norm_rule<W> norm_;
+};
+
+}  // namespace detail
+
+/// The gradients of `normalize_heads`, in place: turns `d`, the gradient with respect to the normalised
+/// heads, into that with respect to the heads before.
+///
+///     d_x = (g d - x mean(x g d) / rms^2) / rms
+///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
+///
+/// That of `normalize_and_rotate` is rotate_gradient and then this one.
+///
+///     rotate_gradient<half_split>(d_q, table, start);
+///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
+///
+/// \param x         [batch, tokens, heads, head_dim], before the norm
+/// \param d         of the shape of x
+/// \param d_weight  of the length of norm.weight, overwritten; or empty: left out
+/// \param threads   the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  d shares no element with x
+/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is written
+///            then
+/// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
+/// Cost:      one read of x, one read and one write of d; scratch for a token, and weights doubles per 64
+///            tokens where d_weight is given
+template <class X, class T, class W, class Threads = this_thread>
+void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
+                              std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
+                              const Threads& threads = {}) {
+  const char* const function = "normalize_heads_gradient";
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads_gradient", Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_gradient", "d", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_gradient", "x and d", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
+    detail::check_view(function, x);
+    detail::check_memory(function, x, d);
+    detail::check_same_shape<T>(function, x, d, "d");
+    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
+    if (!d_weight.empty() && d_weight.size() != norm.weight.size())
+      ROPE_THROW(std::invalid_argument, detail::message(function, ": d_weight must be empty or have length ",
+                                                        norm.weight.size(), ", got ", d_weight.size()));
+
+    // One sum per 64 tokens, added in their order, so that the bits do not depend on the threads.
+    struct partial_sums {};
+    constexpr Index tokens_of_sum = 64;
+    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
+                weights = pass.weights();
+    double* const partial =
+        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
+    const Index operations = 10 * tokens_of_sum * x.heads * x.head_dim;
+    detail::parallel_tasks(threads, sums, operations, [&](Index s) {
+      double* const sum = partial == nullptr ? nullptr : partial + s * weights;
+      if (sum != nullptr) std::fill_n(sum, weights, 0.0);
+      const Index first = s * tokens_of_sum;
+      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
+    });
+    for (std::size_t i = 0; i < d_weight.size(); ++i) {
+      double sum = 0;
+      for (Index s = 0; s < sums; ++s) sum += partial[s * weights + static_cast<Index>(i)];
+      d_weight[i] = static_cast<detail::arithmetic<T>>(sum);
+    }
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 
 /// The backward pass of an attention block.
 
@@ -15172,7 +15697,9 @@ class block_gradient {
     const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
     const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
                        k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
-    rotation_.apply(q, k, threads_);
+    const head_norm<T> none;
+    rotation_.apply_to_queries(q, none, threads_);
+    rotation_.apply_to_keys(k, none, threads_);
 
     const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
                        d_heads = like<scratch::d_attended>(q, shape.value_dim);
@@ -15257,9 +15784,9 @@ class block_gradient {
   /// A copy of the heads after their norm; what is before it is needed again.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
-    if (norm.weight == nullptr) return x;
+    if (norm.weight.empty()) return x;
     const head_view<T> y = like<Purpose>(x, x.head_dim);
-    norm.apply(x, y, threads_);
+    normalize_heads_to(x, y, norm, threads_);
     return y;
   }
 
@@ -15289,7 +15816,9 @@ class block_gradient {
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
-    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
+    if (!norm.weight.empty())
+      normalize_heads_gradient(before, norm, d, {d_weight.data(), static_cast<std::size_t>(d_weight.size())},
+                               threads_);
   }
 
   block_pass<T> pass_;

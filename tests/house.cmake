@@ -45,6 +45,7 @@ endif()
 # A backward pass stands beside its forward pass.
 set(forward_of_rotation/gradient rotation/rotate)
 set(forward_of_rotation/xpos_gradient rotation/rotate)
+set(forward_of_rotation/head_norm_gradient rotation/head_norm)
 set(forward_of_attention/gradient attention/attention)
 set(forward_of_block/gradient block/multi_head_attention)
 

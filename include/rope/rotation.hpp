@@ -13,6 +13,8 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/gradient.hpp>
+#include <rope/rotation/head_norm.hpp>
+#include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/permute.hpp>
 #include <rope/rotation/pope.hpp>

@@ -88,6 +88,10 @@ void use_rotation() {
   const std::vector<std::int64_t> offsets = {0, 9, tokens};
   rotate<Layout>(thd(x.q.data(), tokens, heads, head_dim), table, segments<std::int64_t>{offsets, starts});
   rotate_heads<Layout>(q, std::vector<frequency_table<float>>(4, table), 2);
+  const std::vector<T> ones(static_cast<std::size_t>(head_dim), T(1));
+  const head_norm<T> norm = {.weight = ones};
+  normalize_and_rotate<Layout>(q, norm, table, ids);
+  normalize_heads_gradient(q, norm, x.many(x.out));
   permute_channels<interleaved, half_split>(q, 6);
   std::vector<T> wide(static_cast<std::size_t>(batch * tokens * heads * (head_dim + 3)));
   pope<Layout>(q, bshd(wide.data(), batch, tokens, heads, head_dim + 3), table, 1);

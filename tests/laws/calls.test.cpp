@@ -110,6 +110,10 @@ TEST_CASE("calls of the pages: rotation", "[house]") {
   pope<Layout>(q, pope_memory.view, frequency_table(pope_frequencies(head_dim), 20));
   scale_queries(q, llama4_query_scaling{}, start);
   CHECK(*q.at(0, 0, 0) == testing::Approx(1));
+  const std::vector<float> weight_of_norm(static_cast<std::size_t>(head_dim), 1.0f);
+  const head_norm<float> q_norm = {.weight = weight_of_norm}, k_norm = q_norm;
+  normalize_and_rotate<Layout>(q, k, q_norm, k_norm, table, start);
+  CHECK(*q.at(0, 0, 0) != testing::Approx(1));
 }
 
 TEST_CASE("calls of the pages: attention", "[house]") {

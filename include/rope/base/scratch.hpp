@@ -12,6 +12,7 @@
 /// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
 /// there is one per channel type T (of arithmetic A), in bytes:
 ///
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys

@@ -11,12 +11,14 @@
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
-#include <rope/block/detail/head_norm.hpp>
+#include <rope/block/detail/block_rotation.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/multi_head_attention.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>
+#include <rope/rotation/head_norm.hpp>
+#include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -72,7 +74,9 @@ class block_gradient {
     const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
     const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
                        k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
-    rotation_.apply(q, k, threads_);
+    const head_norm<T> none;
+    rotation_.apply_to_queries(q, none, threads_);
+    rotation_.apply_to_keys(k, none, threads_);
 
     const head_view<T> out = like<scratch::attended>(q, shape.value_dim),
                        d_heads = like<scratch::d_attended>(q, shape.value_dim);
@@ -157,9 +161,9 @@ class block_gradient {
   /// A copy of the heads after their norm; what is before it is needed again.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
-    if (norm.weight == nullptr) return x;
+    if (norm.weight.empty()) return x;
     const head_view<T> y = like<Purpose>(x, x.head_dim);
-    norm.apply(x, y, threads_);
+    normalize_heads_to(x, y, norm, threads_);
     return y;
   }
 
@@ -189,7 +193,9 @@ class block_gradient {
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
-    norm.apply_gradient(before, d, d_weight.size() > 0 ? d_weight.data() : nullptr, threads_);
+    if (!norm.weight.empty())
+      normalize_heads_gradient(before, norm, d, {d_weight.data(), static_cast<std::size_t>(d_weight.size())},
+                               threads_);
   }
 
   block_pass<T> pass_;

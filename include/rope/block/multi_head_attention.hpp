@@ -11,6 +11,7 @@
 #include <rope/attention/attention.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/workspace.hpp>
+#include <rope/block/detail/block_rotation.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/weights.hpp>
@@ -171,15 +172,13 @@ class multi_head_attention {
  private:
   detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
 
-  /// Projected and normalised heads, and room for the attended ones, in scratch.
+  /// Projected heads, and room for the attended ones, in scratch.
   struct block_heads {
     head_view<T> q, k, v, attended;
   };
   template <class Threads>
   block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
     const auto [q, k, v] = pass().project(x, context, batch, threads);
-    pass().q_norm().apply(q, q, threads);
-    pass().k_norm().apply(k, k, threads);
     return {q, k, v,
             pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
                                                                            shape_.value_dim)};
@@ -208,7 +207,8 @@ class multi_head_attention {
     pass().check_positions(rotation, x, context, batch);
     pass().check_attention(rotation, options, x, context, batch);
     const block_heads heads = project(x, context, batch, threads);
-    rotation.apply(heads.q, heads.k, threads);
+    rotation.apply_to_queries(heads.q, pass().q_norm(), threads);
+    rotation.apply_to_keys(heads.k, pass().k_norm(), threads);
     Index first = 0;
     for (Index s = 0; s < rotation.segment_count(); ++s) {
       const head_view<T> q = rotation.query_tokens(heads.q, s);
@@ -229,6 +229,8 @@ class multi_head_attention {
     detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
                                options_.attention, count, table, counts);
     const block_heads heads = project(x, x, batch, threads);
+    detail::normalize_if(pass().q_norm(), heads.q, heads.q, threads);
+    detail::normalize_if(pass().k_norm(), heads.k, heads.k, threads);
     const Index chunk = detail::chunk_of(cache, count);
     Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
     for (Index first = 0; first < count; first += chunk) {

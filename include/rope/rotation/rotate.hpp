@@ -23,34 +23,39 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+template <class T>
+void check_same_shape(const char* function, const head_view<const T>& x, const head_view<T>& out,
+                      const char* name = "out") {
+  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": ", name, " must have the shape of x, [", x.batch, ", ", x.tokens, ", ",
+                       x.heads, ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads,
+                       ", ", out.head_dim, "]"));
+}
+
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     way_back back = way_back::inverse) {
   const auto source = position_source(positions, x.tokens);
   check_rotation<Layout>(function, x, table, source);
-  if (x.batch != out.batch || x.tokens != out.tokens || x.heads != out.heads || x.head_dim != out.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": out must have the shape of x, [", x.batch, ", ", x.tokens, ", ", x.heads,
-                       ", ", x.head_dim, "], got [", out.batch, ", ", out.tokens, ", ", out.heads, ", ",
-                       out.head_dim, "]"));
+  check_same_shape(function, x, out);
   check_memory(function, out);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   ROPE_ASSERT(same_or_disjoint(x, out));
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
-                         const placed_table<S>& table, const P& positions, const Threads& threads,
-                         way_back back = way_back::inverse) {
+/// Everything that can be wrong with a call that turns queries and keys in place.
+template <class Layout, class T, class S, class Source>
+void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+                const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
   if (q.batch != k.batch || q.tokens != k.tokens)
     ROPE_THROW(std::invalid_argument,
                message(function, ": q and k must have the same batch and tokens, got [", q.batch, ", ",
                        q.tokens, "] and [", k.batch, ", ", k.tokens, "]; heads may differ"));
-  const auto source = position_source(positions, q.tokens);
   check_rotation<Layout>(function, q, table, source);
   check_rotation<Layout>(function, k, table, source);
   if (share_first_elements(q, k))
@@ -58,6 +63,14 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
                message(function,
                        ": q and k both turn in place and must not share channels, which would turn "
                        "twice; to turn x into another view use the function of that name with _to"));
+}
+
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+                         const placed_table<S>& table, const P& positions, const Threads& threads,
+                         way_back back = way_back::inverse) {
+  const auto source = position_source(positions, q.tokens);
+  check_both<Layout>(function, q, k, table, source);
   if (inverse && back == way_back::inverse) check_inverse(function, table);
   rotate_both<Layout, inverse>(q, k, table, source, threads, back);
 }

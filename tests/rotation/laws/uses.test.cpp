@@ -73,6 +73,25 @@ TEST_CASE("the comment of rotate_heads shows its use", "[rotation]") {
   CHECK(*queries.at(0, 5, 0) != 1);
 }
 
+TEST_CASE("the comments of head norms show their use", "[rotation]") {
+  ones q_memory(3, 2, 8), k_memory(3, 1, 8), d_memory(3, 2, 8);
+  const head_view<float> q = q_memory.view, k = k_memory.view, d_q = d_memory.view;
+  const frequency_table table(frequencies(8), 20);
+  const std::vector<float> q_weight(8, 0.5f);
+  std::vector<float> d_q_weight(8);
+  {
+    const head_norm<float> q_norm = {.weight = q_weight, .offset = 1};  // Gemma 3
+    normalize_and_rotate<half_split>(q, q_norm, table, start);
+    CHECK(*q.at(0, 0, 0) != 1);
+  }
+  const head_norm<float> q_norm = {.weight = q_weight}, k_norm = q_norm;
+  normalize_and_rotate<half_split>(q, k, q_norm, k_norm, table, start);
+  CHECK(*q.at(0, 0, 0) != *k.at(0, 0, 0));
+  rotate_gradient<half_split>(d_q, table, start);
+  normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
+  CHECK(d_q_weight[0] != 0);
+}
+
 TEST_CASE("the comment of cos_sin_gradient shows its use", "[rotation]") {
   const ones x_memory(3, 2, 8), d_y_memory(3, 2, 8);
   const head_view<float> x = x_memory.view, d_y = d_y_memory.view;

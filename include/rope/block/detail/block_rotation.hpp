@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
+#define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
+
+#include <rope/attention/options.hpp>
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/positions.hpp>
+#include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/gradient.hpp>  // rotate_gradient
+#include <rope/rotation/head_norm.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// What happens to the heads of queries and keys between projection and attention: norm and rotation.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Every head of x into y, which may be x; a norm without weights is none.
+template <class T, class Threads>
+void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
+                  const Threads& threads) {
+  if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
+}
+
+/// Whether positions fall into segments that must not see each other.
+template <class P>
+inline constexpr bool is_segmented = false;
+template <class Integer>
+inline constexpr bool is_segmented<segments<Integer>> = true;
+
+/// Queries and keys that are not rotated.
+struct block_without_rotation {
+  void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  /// Normalises where there is a norm, and rotates.
+  template <class T, class Threads>
+  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
+    normalize_if(norm, q, q, threads);
+  }
+  template <class T, class Threads>
+  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
+    normalize_if(norm, k, k, threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
+                       const Threads& /*threads*/) const {}
+
+  void check_options(const attention_options& /*options*/) const {}
+
+  /// Sequences that must not see each other, the options of attention in one, and its tokens in a view of
+  /// queries or of keys.
+  Index segment_count() const { return 1; }
+  attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index /*segment*/) const {
+    return x;
+  }
+};
+
+/// Queries and keys that are rotated by one table, at positions of their own.
+template <class Layout, class S, class PQ, class PK>
+struct block_rotation {
+  placed_table<S> table;
+  kept_positions<PQ> query_positions;
+  kept_positions<PK> key_positions;
+
+  static_assert(pair_layout<Layout>,
+                "multi_head_attention: name the layout of the channel pairs to rotate, "
+                "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
+  static_assert(
+      position_form<PQ> && position_form<PK>,
+      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  static_assert(is_segmented<PQ> == is_segmented<PK>,
+                "multi_head_attention: queries and keys are both in segments or neither is");
+
+  void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
+    if constexpr (is_segmented<PQ>)
+      if (query_positions.offsets.size() != key_positions.offsets.size())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: queries and keys must have the same segments, got ",
+                           query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  void check_options(const attention_options& options) const {
+    if constexpr (is_segmented<PQ>)
+      if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
+          !options.query_offsets.empty())
+        ROPE_THROW(std::invalid_argument,
+                   message("multi_head_attention: the tokens of segments are counted from the start of each, "
+                           "the options must not list positions, key_counts or offsets"));
+  }
+  template <class T, class Threads>
+  void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
+    apply(q, norm, query_positions, threads);
+  }
+  template <class T, class Threads>
+  void apply_to_keys(const head_view<T>& k, const head_norm<T>& norm, const Threads& threads) const {
+    apply(k, norm, key_positions, threads);
+  }
+  template <class T, class Threads>
+  void apply_transpose(const head_view<T>& d_q, const head_view<T>& d_k, const Threads& threads) const {
+    rotate_gradient<Layout>(d_q, table, query_positions, threads);
+    rotate_gradient<Layout>(d_k, table, key_positions, threads);
+  }
+
+  Index segment_count() const {
+    if constexpr (is_segmented<PQ>)
+      return query_positions.offsets.size() - 1;
+    else
+      return 1;
+  }
+  /// A bias or a mask of the whole call is cut to the segment. The place of log_sum_exp is up to the caller.
+  attention_options options_of(attention_options options, Index segment) const {
+    if constexpr (is_segmented<PQ>) {
+      options.bias = scores_of(options.bias, segment);
+      options.mask = scores_of(options.mask, segment);
+    }
+    return options;
+  }
+  template <class T>
+  head_view<T> query_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, query_positions, segment);
+  }
+  template <class T>
+  head_view<T> key_tokens(const head_view<T>& x, Index segment) const {
+    return tokens_of(x, key_positions, segment);
+  }
+
+ private:
+  template <class T, class P, class Threads>
+  void apply(const head_view<T>& x, const head_norm<T>& norm, const P& positions,
+             const Threads& threads) const {
+    if (norm.weight.empty())
+      rotate_all<Layout, false, T>(x, x, table, position_source(positions, x.tokens), threads);
+    else
+      normalize_and_rotate<Layout>(x, norm, table, positions, threads);
+  }
+  template <class X>
+  score_view<X> scores_of(score_view<X> x, Index segment) const {
+    const auto cut = [&x, segment](Index& extent, Index stride, const auto& offsets) {
+      if (!x || extent == 1) return;
+      const auto first = static_cast<Index>(offsets[segment]);
+      x.data += first * stride;
+      extent = static_cast<Index>(offsets[segment + 1]) - first;
+    };
+    cut(x.queries, x.query_stride, query_positions.offsets);
+    cut(x.keys, x.key_stride, key_positions.offsets);
+    return x;
+  }
+  template <class T, class P>
+  static head_view<T> tokens_of(const head_view<T>& x, const P& positions, Index segment) {
+    if constexpr (is_segmented<P>) {
+      const auto first = static_cast<Index>(positions.offsets[segment]);
+      return x.token_range(first, static_cast<Index>(positions.offsets[segment + 1]) - first);
+    } else {
+      return x;
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/channels.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotate_token.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/detail/table_view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
+/// in an order that depends on neither packets nor addresses.
+template <class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  constexpr Index sums_at_once = 16;
+  double sums[std::size_t(sums_at_once)] = {};
+  Index d = 0;
+  for (; d + sums_at_once <= count; d += sums_at_once)
+    for (Index l = 0; l < sums_at_once; ++l)
+      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index width = sums_at_once / 2; width > 0; width /= 2)
+    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class A>
+double sum_of_squares(const A* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products(count, channel_of, channel_of);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
+/// weight d + h * head_stride of `weight`.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight of [0, count), in scratch of the thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// Heads that do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Heads that turn by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
