@@ -4000,23 +4000,13 @@ T* workspace(Index count) {
 
 #endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 
-#include <bit>  // std::has_single_bit
-#include <cstddef>
-#include <type_traits>
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_HPP
-#define ROPE_BASE_SIMD_PACKET_HPP
-
-#include <bit>    // std::bit_cast
-#include <cmath>  // std::fma
-#include <complex>
+#include <algorithm>  // std::min
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>  // std::memcpy
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
@@ -4170,6 +4160,18 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
+
+#include <bit>    // std::bit_cast
+#include <cmath>  // std::fma
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
@@ -4436,6 +4438,14 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
+
+#include <bit>  // std::has_single_bit
+#include <cstddef>
+#include <type_traits>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
@@ -5040,6 +5050,195 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
+/// in an order that depends on neither packets nor addresses.
+template <class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  constexpr Index sums_at_once = 16;
+  double sums[std::size_t(sums_at_once)] = {};
+  Index d = 0;
+  for (; d + sums_at_once <= count; d += sums_at_once)
+    for (Index l = 0; l < sums_at_once; ++l)
+      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index width = sums_at_once / 2; width > 0; width /= 2)
+    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class A>
+double sum_of_squares(const A* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products(count, channel_of, channel_of);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
+/// weight d + h * head_stride of `weight`.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight of [0, count), in scratch of the thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// Heads that do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Heads that turn by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
 /// The order in which a checked call of rotate passes through memory.
 
 namespace rope {
@@ -5187,6 +5386,15 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
+}
+
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
+void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+                              const placed_table<S>& table, const Source& positions,
+                              const Threads& threads = {}) {
+  using turn = row_turn<Layout, S, Source>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 /// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
@@ -5633,205 +5841,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 #include <span>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
-/// in an order that depends on neither packets nor addresses.
-template <class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  constexpr Index sums_at_once = 16;
-  double sums[std::size_t(sums_at_once)] = {};
-  Index d = 0;
-  for (; d + sums_at_once <= count; d += sums_at_once)
-    for (Index l = 0; l < sums_at_once; ++l)
-      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index width = sums_at_once / 2; width > 0; width /= 2)
-    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-template <class A>
-double sum_of_squares(const A* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products(count, channel_of, channel_of);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
-/// weight d + h * head_stride of `weight`.
-template <class W>
-struct norm_rule {
-  const W* weight;
-  Index group, head_stride;
-  double epsilon, offset;
-
-  /// offset + weight of [0, count), in scratch of the thread.
-  template <class A>
-  const A* gains(Index count) const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
-    return list;
-  }
-  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
-  template <class A>
-  A inverse_rms(double squares, Index head_dim) const {
-    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
-  }
-};
-
-/// Heads that do not turn.
-struct no_turn {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
-
-/// Heads that turn by the row of their token's position.
-template <class Layout, class S, class Source>
-struct row_turn {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-
-  row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
-
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
-    const std::int64_t position = positions(b, t);
-    if (table.is_identity(position)) return;
-    heads.in += first_channel;
-    heads.out += first_channel;
-    const S* cos = table.cos(position);
-    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
-  }
-};
-
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
-template <class T, class W, class Turn>
-class norm_pass {
-  using A = arithmetic<T>;
-
- public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
-
-  Index tokens() const { return x_.batch * x_.tokens; }
-  Index bytes() const { return x_.size() * Index(sizeof(T)); }
-
-  /// Every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
-  }
-
- private:
-  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
-
-  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
-    const Index head_dim = x_.head_dim;
-    A* rows;
-    Index stride = head_dim;
-    if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
-    } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
-    }
-    const auto channels = [&](Index h) -> const A* {
-      if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
-      else
-        return rows + h * stride;
-    };
-    for (Index g = 0; g < heads; g += norm_.group) {
-      double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
-      }
-    }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
-    if constexpr (!std::is_same_v<T, A>)
-      for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
-  }
-
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Turn turn_;
-};
-
-/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 
 /// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
 /// follows it. Its backward pass is head_norm_gradient.hpp.
@@ -5910,8 +5919,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   ROPE_ASSERT(same_or_disjoint(x, out));
-  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, rule, turn(table, source)));
+  normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
 }
 
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
@@ -6186,6 +6194,83 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+
+
+/// A norm and the rotation behind it as one argument.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A table before which keys are normalised: where a cache or pages take a table to append new keys, they
+/// take one of these, and keys are normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  using scalar = S;
+
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+
+  const head_norm<W>& norm() const { return norm_; }
+  const placed_table<S>& table() const { return table_; }
+
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+
+namespace detail {
+
+struct no_norm {};
+
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+
+/// What new keys go through on their way into a cache.
+template <class S, class Norm>
+struct key_way {
+  placed_table<S> table;
+  Norm norm;
+};
+
+template <rotation_table Table>
+auto key_way_of(const Table& table) {
+  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_way_of(const normed_table<S, W>& table) {
+  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+}
+
+}  // namespace detail
+
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_way_of(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP

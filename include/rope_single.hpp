@@ -2735,6 +2735,16 @@ T* workspace(Index count) {
 
 #endif  // ROPE_BASE_WORKSPACE_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
+
+#include <algorithm>  // std::min
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_TOKEN_HPP
 
@@ -3604,6 +3614,195 @@ concept rotation_table = requires(const Table& table) {
 }  // namespace rope
 
 #endif  // ROPE_TABLES_PLACED_TABLE_HPP
+
+/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
+/// that happens to a few heads of a token happens while they are in the nearest cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
+/// in an order that depends on neither packets nor addresses.
+template <class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  constexpr Index sums_at_once = 16;
+  double sums[std::size_t(sums_at_once)] = {};
+  Index d = 0;
+  for (; d + sums_at_once <= count; d += sums_at_once)
+    for (Index l = 0; l < sums_at_once; ++l)
+      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
+  for (Index width = sums_at_once / 2; width > 0; width /= 2)
+    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+template <class A>
+double sum_of_squares(const A* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products(count, channel_of, channel_of);
+}
+
+/// Channels that were computed in the arithmetic type, each rounded once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+
+/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
+/// weight d + h * head_stride of `weight`.
+template <class W>
+struct norm_rule {
+  const W* weight;
+  Index group, head_stride;
+  double epsilon, offset;
+
+  /// offset + weight of [0, count), in scratch of the thread.
+  template <class A>
+  const A* gains(Index count) const {
+    struct norm_gains {};
+    A* const list = workspace<norm_gains, A>(count);
+    for (Index d = 0; d < count; ++d)
+      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
+    return list;
+  }
+  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
+  template <class A>
+  A inverse_rms(double squares, Index head_dim) const {
+    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
+  }
+};
+
+/// Heads that do not turn.
+struct no_turn {
+  template <class A>
+  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
+};
+
+/// Heads that turn by the row of their token's position.
+template <class Layout, class S, class Source>
+struct row_turn {
+  table_view<S> table;
+  Index first_channel;
+  Source positions;
+
+  row_turn(const placed_table<S>& placed, const Source& at)
+      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
+
+  template <class A>
+  void operator()(Index b, Index t, token_heads<A> heads) const {
+    const std::int64_t position = positions(b, t);
+    if (table.is_identity(position)) return;
+    heads.in += first_channel;
+    heads.out += first_channel;
+    const S* cos = table.cos(position);
+    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
+  }
+};
+
+/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+template <class T, class W, class Turn>
+class norm_pass {
+  using A = arithmetic<T>;
+
+ public:
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
+      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+
+  Index tokens() const { return x_.batch * x_.tokens; }
+  Index bytes() const { return x_.size() * Index(sizeof(T)); }
+
+  /// Every head of tokens [first, last) of the batch.
+  void run(Index first, Index last) const {
+    const A* const gains =
+        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
+    while (first < last) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      const Index count = (std::min)(last - first, x_.tokens - t);
+      run_row(b, t, t + count, gains);
+      first += count;
+    }
+  }
+
+ private:
+  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
+  void run_row(Index b, Index first, Index last, const A* gains) const {
+    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
+    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
+    for (Index begin = first; begin < last; begin += tokens)
+      for (Index h = 0; h < x_.heads; h += streams)
+        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
+          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
+  }
+
+  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
+    struct wide_heads {};
+    const Index head_dim = x_.head_dim;
+    A* rows;
+    Index stride = head_dim;
+    if constexpr (std::is_same_v<T, A>) {
+      rows = out_.at(b, t, first);
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+    } else {
+      rows = workspace<wide_heads, A>(heads * head_dim);
+      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+    }
+    const auto channels = [&](Index h) -> const A* {
+      if constexpr (std::is_same_v<T, A>)
+        return x_.at(b, t, first + h);
+      else
+        return rows + h * stride;
+    };
+    for (Index g = 0; g < heads; g += norm_.group) {
+      double squares = 0;
+      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
+      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
+      for (Index h = g; h < g + norm_.group; ++h) {
+        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
+        A* const row = rows + h * stride;
+        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+      }
+    }
+    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    if constexpr (!std::is_same_v<T, A>)
+      for (Index h = 0; h < heads; ++h)
+        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
+  }
+
+  head_view<const T> x_;
+  head_view<T> out_;
+  norm_rule<W> norm_;
+  Turn turn_;
+};
+
+/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
+template <class Threads, class First, class... More>
+void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
+  constexpr Index block = 32;
+  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
+                  [&](Index begin, Index last) {
+                    if constexpr (sizeof...(More) == 0) {
+                      first.run(begin, last);
+                    } else {
+                      for (; begin < last; begin += block) {
+                        const Index end = (std::min)(begin + block, last);
+                        first.run(begin, end);
+                        (more.run(begin, end), ...);
+                      }
+                    }
+                  });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
@@ -5296,6 +5495,15 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
                 const Source& positions, const Threads& threads = {}, way_back back = way_back::inverse) {
   const rotation<Layout, inverse, T, S, Source> all(x, out, table, positions, back);
   parallel_pieces(threads, all.tokens(), all.bytes(), [&](Index first, Index last) { all.run(first, last); });
+}
+
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
+void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+                              const placed_table<S>& table, const Source& positions,
+                              const Threads& threads = {}) {
+  using turn = row_turn<Layout, S, Source>;
+  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
 }
 
 /// Rotates `q` and `k`, which have the same tokens, in place and side by side, so that one pass is made over
@@ -9860,205 +10068,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(table_gradient, 2);
 #include <span>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-#define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-
-#include <algorithm>  // std::min
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
-/// in an order that depends on neither packets nor addresses.
-template <class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  constexpr Index sums_at_once = 16;
-  double sums[std::size_t(sums_at_once)] = {};
-  Index d = 0;
-  for (; d + sums_at_once <= count; d += sums_at_once)
-    for (Index l = 0; l < sums_at_once; ++l)
-      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index width = sums_at_once / 2; width > 0; width /= 2)
-    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-template <class A>
-double sum_of_squares(const A* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products(count, channel_of, channel_of);
-}
-
-/// Channels that were computed in the arithmetic type, each rounded once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-
-/// What a norm is told about: its mean square is that of `group` heads, and channel d of head h has the
-/// weight d + h * head_stride of `weight`.
-template <class W>
-struct norm_rule {
-  const W* weight;
-  Index group, head_stride;
-  double epsilon, offset;
-
-  /// offset + weight of [0, count), in scratch of the thread.
-  template <class A>
-  const A* gains(Index count) const {
-    struct norm_gains {};
-    A* const list = workspace<norm_gains, A>(count);
-    for (Index d = 0; d < count; ++d)
-      list[d] = static_cast<A>(static_cast<double>(static_cast<arithmetic<W>>(weight[d])) + offset);
-    return list;
-  }
-  /// 1 / rms of heads of `head_dim` channels whose squares have this sum.
-  template <class A>
-  A inverse_rms(double squares, Index head_dim) const {
-    return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
-  }
-};
-
-/// Heads that do not turn.
-struct no_turn {
-  template <class A>
-  void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
-};
-
-/// Heads that turn by the row of their token's position.
-template <class Layout, class S, class Source>
-struct row_turn {
-  table_view<S> table;
-  Index first_channel;
-  Source positions;
-
-  row_turn(const placed_table<S>& placed, const Source& at)
-      : table(placed.table().view()), first_channel(placed.first_channel()), positions(at) {}
-
-  template <class A>
-  void operator()(Index b, Index t, token_heads<A> heads) const {
-    const std::int64_t position = positions(b, t);
-    if (table.is_identity(position)) return;
-    heads.in += first_channel;
-    heads.out += first_channel;
-    const S* cos = table.cos(position);
-    rotate_token<Layout>(heads, table_row<S, false>{cos, cos + table.pairs, table.pairs, S(1)}, false);
-  }
-};
-
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
-template <class T, class W, class Turn>
-class norm_pass {
-  using A = arithmetic<T>;
-
- public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
-
-  Index tokens() const { return x_.batch * x_.tokens; }
-  Index bytes() const { return x_.size() * Index(sizeof(T)); }
-
-  /// Every head of tokens [first, last) of the batch.
-  void run(Index first, Index last) const {
-    const A* const gains =
-        norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    while (first < last) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      const Index count = (std::min)(last - first, x_.tokens - t);
-      run_row(b, t, t + count, gains);
-      first += count;
-    }
-  }
-
- private:
-  /// Where the tokens of a head are next to each other, a few heads at a time stream side by side.
-  void run_row(Index b, Index first, Index last, const A* gains) const {
-    const bool token_major = x_.token_stride >= x_.head_stride || x_.tokens == 1 || norm_.group > 1;
-    const Index streams = token_major ? x_.heads : Index{8}, tokens = token_major ? last - first : Index{64};
-    for (Index begin = first; begin < last; begin += tokens)
-      for (Index h = 0; h < x_.heads; h += streams)
-        for (Index t = begin; t < (std::min)(begin + tokens, last); ++t)
-          run_heads(b, t, h, (std::min)(streams, x_.heads - h), gains);
-  }
-
-  void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
-    struct wide_heads {};
-    const Index head_dim = x_.head_dim;
-    A* rows;
-    Index stride = head_dim;
-    if constexpr (std::is_same_v<T, A>) {
-      rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
-    } else {
-      rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
-    }
-    const auto channels = [&](Index h) -> const A* {
-      if constexpr (std::is_same_v<T, A>)
-        return x_.at(b, t, first + h);
-      else
-        return rows + h * stride;
-    };
-    for (Index g = 0; g < heads; g += norm_.group) {
-      double squares = 0;
-      for (Index h = g; h < g + norm_.group; ++h) squares += sum_of_squares(channels(h), head_dim);
-      const A inverse = norm_.template inverse_rms<A>(squares, head_dim);
-      for (Index h = g; h < g + norm_.group; ++h) {
-        const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
-        A* const row = rows + h * stride;
-        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
-      }
-    }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
-    if constexpr (!std::is_same_v<T, A>)
-      for (Index h = 0; h < heads; ++h)
-        round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
-  }
-
-  head_view<const T> x_;
-  head_view<T> out_;
-  norm_rule<W> norm_;
-  Turn turn_;
-};
-
-/// Runs checked passes over the same tokens, all of them over some tokens before the next ones.
-template <class Threads, class First, class... More>
-void run_norm_passes(const Threads& threads, const First& first, const More&... more) {
-  constexpr Index block = 32;
-  parallel_pieces(threads, first.tokens(), (first.bytes() + ... + more.bytes()),
-                  [&](Index begin, Index last) {
-                    if constexpr (sizeof...(More) == 0) {
-                      first.run(begin, last);
-                    } else {
-                      for (; begin < last; begin += block) {
-                        const Index end = (std::min)(begin + block, last);
-                        first.run(begin, end);
-                        (more.run(begin, end), ...);
-                      }
-                    }
-                  });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 
 /// The root-mean-square norm that some models put on the heads of q and k, alone and with the rotation that
 /// follows it. Its backward pass is head_norm_gradient.hpp.
@@ -10137,8 +10146,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   ROPE_ASSERT(same_or_disjoint(x, out));
-  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, rule, turn(table, source)));
+  normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
 }
 
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>
@@ -12263,6 +12271,83 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
 }  // namespace rope
 
 #endif  // ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+
+
+/// A norm and the rotation behind it as one argument.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// A table before which keys are normalised: where a cache or pages take a table to append new keys, they
+/// take one of these, and keys are normalised, rotated and written in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// What is stored has the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. Refers to the table and to the weight of the norm, as these do.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  using scalar = S;
+
+  /// \param table  a frequency_table, or one that is placed in the head
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+
+  const head_norm<W>& norm() const { return norm_; }
+  const placed_table<S>& table() const { return table_; }
+
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+
+namespace detail {
+
+struct no_norm {};
+
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+
+/// What new keys go through on their way into a cache.
+template <class S, class Norm>
+struct key_way {
+  placed_table<S> table;
+  Norm norm;
+};
+
+template <rotation_table Table>
+auto key_way_of(const Table& table) {
+  return key_way<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_way_of(const normed_table<S, W>& table) {
+  return key_way<S, head_norm<W>>{table.table(), table.norm()};
+}
+
+}  // namespace detail
+
+/// What new keys rotate by: a frequency_table, one that is placed in the head, or one of these behind a norm.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_way_of(table);
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be a part of the keys, and how new tokens get there.
@@ -12305,6 +12390,27 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
     copy_channels(x, out);
     rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
   }
+}
+
+/// The same for heads that are normalised first.
+template <class Layout, class X, class T, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, const norm_rule<W>& norm) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
+  } else {
+    struct normed_tokens {};
+    value* memory = workspace<normed_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    copy_channels(wide, out);
+  }
+}
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
 }
 
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
@@ -12376,11 +12482,12 @@ class cache_memory {
   /// The same, with the keys rotated by their positions, as those of a batch of one.
   ///
   /// \param table  placed in what comes as new keys
-  template <class Layout, class K, class V, class S, class Source>
+  /// \param norm   checked, or no_norm
+  template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions) {
+                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
     rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions);
+                            positions, norm);
     write_values(v, b, first, count, slot);
   }
 
@@ -12395,14 +12502,14 @@ class cache_memory {
         [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
   }
   /// The same, with the keys rotated by their positions in the batch.
-  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
+  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
   void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
                             const row_counts& counts, const placed_table<S>& table, const Source& positions,
-                            const Threads& threads) {
+                            const Threads& threads, const Norm& norm) {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_of_row(positions, b, first));
+                                         positions_of_row(positions, b, first), norm);
                  });
   }
 
@@ -13167,20 +13274,21 @@ class stored_tokens {
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
-  template <class Layout, class K, class V, class S, class Threads>
+  template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const placed_table<S>& table, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
-      store_rotated<Layout>(owner, function, k, v, table,
-                            checked_token_rows(function, table.table().rows(), memory_.batch(), k.tokens),
+                  const key_way<S, Norm>& way, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && has_token_rows(function, coordinates_.axes(), way.table.table()))
+      store_rotated<Layout>(owner, function, k, v, way,
+                            checked_token_rows(function, way.table.table().rows(), memory_.batch(), k.tokens),
                             counts, threads);
     else
-      store_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, way, next_source(function), counts, threads);
   }
-  template <class Layout, class K, class V, class S, class Source, class Threads>
+  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const placed_table<S>& table, const Source& positions, const row_counts& counts,
+                     const key_way<S, Norm>& way, const Source& positions, const row_counts& counts,
                      const Threads& threads) {
+    const placed_table<S>& table = way.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
@@ -13193,7 +13301,8 @@ class stored_tokens {
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads);
+    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
+                                                  checked_norm(function, way.norm, k));
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
@@ -13480,19 +13589,20 @@ class kv_cache {
   /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
   /// cannot be exchanged under a cache unnoticed.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table), counts,
-                                          threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::key_way_of(table),
+                                          counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -13513,14 +13623,15 @@ class kv_cache {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table, position_form P,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v, detail::placed(table),
+      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v,
+                                             detail::key_way_of(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 
@@ -13790,7 +13901,7 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             placed("latent_cache::append", table),
+                                             detail::key_way_of(placed("latent_cache::append", table)),
                                              tokens_.next_source("latent_cache::append"), counts, threads);
   }
 
@@ -13812,7 +13923,7 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
-                                             placed("latent_cache::append_at", table),
+                                             detail::key_way_of(placed("latent_cache::append_at", table)),
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }
@@ -14260,17 +14371,18 @@ class ring_cache {
   /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
   /// appends them.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::placed(table), counts, threads);
+    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -14331,34 +14443,37 @@ class ring_cache {
     return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
   }
 
-  template <class Layout, class K, class V, class S, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+  template <class Layout, class K, class V, class S, class Norm, class Threads>
+  void store_next(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
                   const detail::row_counts& counts, const Threads& threads) {
-    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table.table())) {
+    const frequency_table<S>& table = way.table.table();
+    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
-      store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(rows(b, t), a);
-      });
+          detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
+      store_rotated<Layout>(k, v, way, rows, counts, threads,
+                            [&](Index b, Index t, Index a) { return table.coordinates()(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, table, text, counts, threads,
+      store_rotated<Layout>(k, v, way, text, counts, threads,
                             [&](Index b, Index t, Index /*a*/) { return text(b, t); });
     }
   }
   /// \param coordinate  coordinate(b, t, a) of a new token
-  template <class Layout, class K, class V, class S, class Source, class Threads, class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
+            class CoordinateOf>
+  void store_rotated(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
                      const Source& positions, const detail::row_counts& counts, const Threads& threads,
                      const CoordinateOf& coordinate) {
+    const placed_table<S>& table = way.table;
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
+    const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
     rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
                        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
                          memory_.template write_rotated<Layout>(
-                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)});
+                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)}, norm);
                        });
     const detail::key_rotation rotation = rotation_of<Layout>(table);
     rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;
@@ -16626,26 +16741,30 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
+/// \param table  what k rotates by; or a normed_table, which normalises its heads before
+///
 /// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
-template <class Layout = detail::unnamed_layout, class K, class V, class T, rotation_table Table,
+template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto rotation = detail::placed(table);
+  const auto way = detail::key_way_of(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, rotation, detail::known_range{newest.range()});
+  detail::check_rotation<Layout>("write_pages", k, way.table, detail::known_range{newest.range()});
+  const auto norm = detail::checked_norm("write_pages", way.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        rotation, detail::contiguous_positions{newest.start(s) + first});
+                                        way.table, detail::contiguous_positions{newest.start(s) + first},
+                                        norm);
         detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
       });
 }

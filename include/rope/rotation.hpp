@@ -16,6 +16,7 @@
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/permute.hpp>
 #include <rope/rotation/pope.hpp>
 #include <rope/rotation/query_scaling.hpp>

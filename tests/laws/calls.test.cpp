@@ -160,6 +160,10 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   cache.reorder(parents);
   cache.copy_row(0, 1);
   CHECK(cache.size() == tokens);
+  const std::vector<float> weight_of_norm(static_cast<std::size_t>(head_dim), 1.0f);
+  const head_norm<float> k_norm = {.weight = weight_of_norm};
+  cache.append<Layout>(k, v, normed_table(k_norm, table));
+  CHECK(cache.size() == 2 * tokens);
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);

@@ -14,6 +14,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -134,19 +135,20 @@ class kv_cache {
   /// and to tables that rotate like this one: a schedule that depends on length (dynamic NTK, LongRoPE)
   /// cannot be exchanged under a cache unnoticed.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::placed(table), counts,
-                                          threads);
+      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v, detail::key_way_of(table),
+                                          counts, threads);
   }
 
   /// The two above at positions of the caller's, in any order: prefix reuse, left padding, positions that
@@ -167,14 +169,15 @@ class kv_cache {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table, position_form P,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_at", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v, detail::placed(table),
+      tokens_.template store_rotated<Layout>("kv_cache", "kv_cache::append_at", k, v,
+                                             detail::key_way_of(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 

@@ -14,6 +14,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
@@ -159,7 +160,7 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append", rotated_part, latent,
-                                             placed("latent_cache::append", table),
+                                             detail::key_way_of(placed("latent_cache::append", table)),
                                              tokens_.next_source("latent_cache::append"), counts, threads);
   }
 
@@ -181,7 +182,7 @@ class latent_cache {
     ROPE_DETAIL_CHECK_THREADS("latent_cache::append_at", Threads);
     if constexpr (pair_layout<Layout>)
       tokens_.template store_rotated<Layout>("latent_cache", "latent_cache::append_at", rotated_part, latent,
-                                             placed("latent_cache::append_at", table),
+                                             detail::key_way_of(placed("latent_cache::append_at", table)),
                                              detail::position_source(positions, latent.tokens), counts,
                                              threads);
   }

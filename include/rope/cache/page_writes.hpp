@@ -18,6 +18,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -113,26 +114,30 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
+/// \param table  what k rotates by; or a normed_table, which normalises its heads before
+///
 /// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
-template <class Layout = detail::unnamed_layout, class K, class V, class T, rotation_table Table,
+template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
                  std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
-  const auto rotation = detail::placed(table);
+  const auto way = detail::key_way_of(table);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
-  detail::check_rotation<Layout>("write_pages", k, rotation, detail::known_range{newest.range()});
+  detail::check_rotation<Layout>("write_pages", k, way.table, detail::known_range{newest.range()});
+  const auto norm = detail::checked_norm("write_pages", way.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
         const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        rotation, detail::contiguous_positions{newest.start(s) + first});
+                                        way.table, detail::contiguous_positions{newest.start(s) + first},
+                                        norm);
         detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
       });
 }

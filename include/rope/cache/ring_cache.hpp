@@ -19,6 +19,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -147,17 +148,18 @@ class ring_cache {
   /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
   /// appends them.
   ///
-  /// \param k  [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
+  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
   ///
   /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
   ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
-  template <class Layout = detail::unnamed_layout, class K, class V, rotation_table Table,
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
   void append(head_view<K> k, head_view<V> v, const Table& table, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append", Layout);
-    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::placed(table), counts, threads);
+    if constexpr (pair_layout<Layout>) store_next<Layout>(k, v, detail::key_way_of(table), counts, threads);
   }
 
   /// Checks that the stored keys were rotated in this layout by a table that rotates like this one. Raw keys
@@ -218,34 +220,37 @@ class ring_cache {
     return on_axes() ? detail::rotation_on_axes<Layout>(table) : detail::rotation_by<Layout>(table);
   }
 
-  template <class Layout, class K, class V, class S, class Threads>
-  void store_next(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+  template <class Layout, class K, class V, class S, class Norm, class Threads>
+  void store_next(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
                   const detail::row_counts& counts, const Threads& threads) {
-    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table.table())) {
+    const frequency_table<S>& table = way.table.table();
+    if (on_axes() && detail::has_token_rows("ring_cache::append", axes(), table)) {
       const detail::token_rows rows =
-          detail::checked_token_rows("ring_cache::append", table.table().rows(), batch(), k.tokens);
-      store_rotated<Layout>(k, v, table, rows, counts, threads, [&](Index b, Index t, Index a) {
-        return table.table().coordinates()(rows(b, t), a);
-      });
+          detail::checked_token_rows("ring_cache::append", table.rows(), batch(), k.tokens);
+      store_rotated<Layout>(k, v, way, rows, counts, threads,
+                            [&](Index b, Index t, Index a) { return table.coordinates()(rows(b, t), a); });
     } else {
       const auto text = next_source(k.tokens);
-      store_rotated<Layout>(k, v, table, text, counts, threads,
+      store_rotated<Layout>(k, v, way, text, counts, threads,
                             [&](Index b, Index t, Index /*a*/) { return text(b, t); });
     }
   }
   /// \param coordinate  coordinate(b, t, a) of a new token
-  template <class Layout, class K, class V, class S, class Source, class Threads, class CoordinateOf>
-  void store_rotated(const head_view<K>& k, const head_view<V>& v, const placed_table<S>& table,
+  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads,
+            class CoordinateOf>
+  void store_rotated(const head_view<K>& k, const head_view<V>& v, const detail::key_way<S, Norm>& way,
                      const Source& positions, const detail::row_counts& counts, const Threads& threads,
                      const CoordinateOf& coordinate) {
+    const placed_table<S>& table = way.table;
     memory_.check_new("ring_cache::append", k, v, counts);
     if (storage_ == key_storage::raw) detail::refuse_raw_keys("ring_cache::append");
     check_table<Layout>(table);
     detail::check_new_rotation<Layout>("ring_cache::append", k, counts, table, positions);
+    const auto norm = detail::checked_norm("ring_cache::append", way.norm, k);
     rows_.for_each_new(k.tokens, counts, threads, memory_.bytes_of(batch() * k.tokens),
                        [&](Index b, Index t, Index slot, std::int64_t /*token*/) {
                          memory_.template write_rotated<Layout>(
-                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)});
+                             k, v, b, t, 1, slot, table, detail::contiguous_positions{positions(b, t)}, norm);
                        });
     const detail::key_rotation rotation = rotation_of<Layout>(table);
     rotation_ = on_axes() && !rows_.empty() ? detail::both_on_axes(rotation_, rotation) : rotation;

@@ -15,6 +15,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/head_norm_pass.hpp>
 #include <rope/rotation/detail/rotation_checks.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
@@ -99,8 +100,7 @@ void normalize_and_rotate_checked(const char* function, const head_view<const T>
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   ROPE_ASSERT(same_or_disjoint(x, out));
-  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_norm_passes(threads, norm_pass<T, W, turn>(x, out, rule, turn(table, source)));
+  normalize_and_rotate_all<Layout>(x, out, rule, table, source, threads);
 }
 
 template <class Layout, class T, class QW, class KW, class S, class P, class Threads>

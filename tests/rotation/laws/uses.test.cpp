@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <rope/cache/kv_cache.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotation.hpp>
@@ -90,6 +91,10 @@ TEST_CASE("the comments of head norms show their use", "[rotation]") {
   rotate_gradient<half_split>(d_q, table, start);
   normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
   CHECK(d_q_weight[0] != 0);
+  const head_view<float> v = k;
+  kv_cache<float> cache(1, 4, 1, 8);
+  cache.append<half_split>(k, v, normed_table(k_norm, table));
+  CHECK(cache.size() == 3);
 }
 
 TEST_CASE("the comment of cos_sin_gradient shows its use", "[rotation]") {

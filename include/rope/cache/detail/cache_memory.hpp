@@ -20,6 +20,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -64,6 +65,27 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
     copy_channels(x, out);
     rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
   }
+}
+
+/// The same for heads that are normalised first.
+template <class Layout, class X, class T, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, const norm_rule<W>& norm) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
+  } else {
+    struct normed_tokens {};
+    value* memory = workspace<normed_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    copy_channels(wide, out);
+  }
+}
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
 }
 
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
@@ -135,11 +157,12 @@ class cache_memory {
   /// The same, with the keys rotated by their positions, as those of a batch of one.
   ///
   /// \param table  placed in what comes as new keys
-  template <class Layout, class K, class V, class S, class Source>
+  /// \param norm   checked, or no_norm
+  template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
-                     Index slot, const placed_table<S>& table, const Source& positions) {
+                     Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
     rotate_channels<Layout>(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count), table,
-                            positions);
+                            positions, norm);
     write_values(v, b, first, count, slot);
   }
 
@@ -154,14 +177,14 @@ class cache_memory {
         [&](Index b, Index first, Index count) { write(k, v, b, first, count, rows.size(b) + first); });
   }
   /// The same, with the keys rotated by their positions in the batch.
-  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads>
+  template <class Layout, class Rows, class K, class V, class S, class Source, class Threads, class Norm>
   void write_rotated_behind(const Rows& rows, const head_view<K>& k, const head_view<V>& v,
                             const row_counts& counts, const placed_table<S>& table, const Source& positions,
-                            const Threads& threads) {
+                            const Threads& threads, const Norm& norm) {
     for_each_run(threads, batch_, k.tokens, counts, bytes_of(batch_ * k.tokens),
                  [&](Index b, Index first, Index count) {
                    write_rotated<Layout>(k, v, b, first, count, rows.size(b) + first, table,
-                                         positions_of_row(positions, b, first));
+                                         positions_of_row(positions, b, first), norm);
                  });
   }
 

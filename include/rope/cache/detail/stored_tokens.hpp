@@ -25,6 +25,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/key_turn.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -101,20 +102,21 @@ class stored_tokens {
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinates()(tokens(b, t), a); });
   }
   /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
-  template <class Layout, class K, class V, class S, class Threads>
+  template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const placed_table<S>& table, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && has_token_rows(function, coordinates_.axes(), table.table()))
-      store_rotated<Layout>(owner, function, k, v, table,
-                            checked_token_rows(function, table.table().rows(), memory_.batch(), k.tokens),
+                  const key_way<S, Norm>& way, const row_counts& counts, const Threads& threads) {
+    if (on_axes() && has_token_rows(function, coordinates_.axes(), way.table.table()))
+      store_rotated<Layout>(owner, function, k, v, way,
+                            checked_token_rows(function, way.table.table().rows(), memory_.batch(), k.tokens),
                             counts, threads);
     else
-      store_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
+      store_rotated<Layout>(owner, function, k, v, way, next_source(function), counts, threads);
   }
-  template <class Layout, class K, class V, class S, class Source, class Threads>
+  template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                     const placed_table<S>& table, const Source& positions, const row_counts& counts,
+                     const key_way<S, Norm>& way, const Source& positions, const row_counts& counts,
                      const Threads& threads) {
+    const placed_table<S>& table = way.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
     rows_.check_new(function, k.tokens, positions, counts);
@@ -127,7 +129,8 @@ class stored_tokens {
                          ": a table of coordinates says where its tokens are, append them without "
                          "positions"));
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
-    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads);
+    memory_.template write_rotated_behind<Layout>(rows_, k, v, counts, in_new, positions, threads,
+                                                  checked_norm(function, way.norm, k));
     if (on_axes() && !rows_.empty())
       rotation_ = both_on_axes(rotation_, rotation_of<Layout>(table));
     else
