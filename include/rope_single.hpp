@@ -9636,7 +9636,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
 ///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
@@ -9687,6 +9688,8 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 #define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
+
+#include <cstddef>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_GRADIENT_HPP
@@ -10292,6 +10295,8 @@ inline constexpr bool is_segmented<segments<Integer>> = true;
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
   void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
+  void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
   /// Normalises where there is a norm, and rotates.
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
@@ -10338,15 +10343,21 @@ struct block_rotation {
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
   void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
+    check_queries(batch, queries, head_dim);
+    check_keys(batch, keys, head_dim);
     if constexpr (is_segmented<PQ>)
       if (query_positions.offsets.size() != key_positions.offsets.size())
         ROPE_THROW(std::invalid_argument,
                    message("multi_head_attention: queries and keys must have the same segments, got ",
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  void check_queries(Index batch, Index queries, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+  }
+  void check_keys(Index batch, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
   }
   /// Throws:  std::invalid_argument if the options place tokens that segments place
   void check_options(const attention_options& options) const {
@@ -10371,6 +10382,13 @@ struct block_rotation {
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
+  /// Those of the queries; 0: they are in none.
+  std::size_t segments() const {
+    if constexpr (is_segmented<PQ>)
+      return static_cast<std::size_t>(segment_count());
+    else
+      return 0;
+  }
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;
@@ -10435,7 +10453,6 @@ struct block_rotation {
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 
-#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <span>
 
@@ -11048,6 +11065,7 @@ struct block_scratch {
   struct attended;
   struct counts;
   struct log_sums;
+  struct probabilities;
   // of the backward pass
   struct turned_queries;
   struct turned_keys;
@@ -11055,29 +11073,6 @@ struct block_scratch {
   struct d_queries;
   struct d_keys;
   struct d_values;
-};
-
-/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
-/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
-struct log_sums_of_part {
-  std::span<double> all;
-  Index batch, queries, heads, first, count;
-
-  std::span<double> span() const {
-    if (all.empty()) return {};
-    const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
-    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
-  }
-  /// Brings what was written to `part`, the result of span(), to its place.
-  void put_back(std::span<const double> part) const {
-    if (all.empty() || in_place()) return;
-    for (Index b = 0; b < batch; ++b)
-      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
-  }
-
- private:
-  bool in_place() const { return batch <= 1 || count == queries; }
 };
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
@@ -11100,11 +11095,18 @@ struct block_pass {
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-           shape.model_dim);
+    check_queries(x, out);
+    check_context(context);
+  }
+  void check_context(const token_ref<T>& context) const {
     demand(context.cols() == shape.context_dim,
            "the columns of the keys' tokens and context_dim must be equal", context.cols(),
            shape.context_dim);
+  }
+  template <class Out>
+  void check_queries(const token_ref<T>& x, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+           shape.model_dim);
     demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
     demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
            shape.out_dim);
@@ -11124,9 +11126,12 @@ struct block_pass {
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
-    check_options(
-        "multi_head_attention", attention,
-        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
+    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
+  }
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
+                       Index queries, Index keys) const {
+    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
     rotation.check_options(attention);
   }
 
@@ -11172,11 +11177,17 @@ struct block_pass {
 #ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 #define ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 
-#include <algorithm>  // std::min, std::max
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_FORWARD_HPP
+#define ROPE_BLOCK_DETAIL_FORWARD_HPP
+
+#include <algorithm>  // std::min, std::max, std::copy_n, std::fill
+#include <cstddef>
+#include <span>
 
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_ATTENTION_HPP
@@ -15362,6 +15373,332 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
 
 #endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
 
+/// The forward pass of an attention block, to keys of the same call and to a cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
+/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+struct log_sums_of_part {
+  std::span<double> all;
+  Index batch, queries, heads, first, count;
+
+  std::span<double> span() const {
+    if (all.empty()) return {};
+    const auto size = static_cast<std::size_t>(batch * count * heads);
+    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
+  }
+  /// Brings what was written to `part`, the result of span(), to its place.
+  void put_back(std::span<const double> part) const {
+    if (all.empty() || in_place()) return;
+    for (Index b = 0; b < batch; ++b)
+      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
+  }
+
+ private:
+  bool in_place() const { return batch <= 1 || count == queries; }
+};
+
+/// A block that runs forward.
+template <class T>
+class block_forward {
+  using scratch = block_scratch;
+
+ public:
+  /// \param probabilities  [batch, heads, queries, keys], or empty
+  block_forward(const block_pass<T>& pass, std::span<T> probabilities)
+      : pass_(pass), probabilities_(probabilities) {}
+
+  template <class Rotation, class Threads>
+  void attend(const token_ref<T>& x, const token_ref<T>& context, Index batch,
+              const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
+              const Threads& threads) const {
+    pass_.check_call(x, context, out);
+    pass_.check_positions(rotation, x, context, batch);
+    pass_.check_attention(rotation, options, x, context, batch);
+    check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
+    const auto heads = pass_.project(x, context, batch, threads);
+    rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);
+    rotation.apply_to_keys(heads.k, pass_.k_norm(), threads);
+    attend_segments(heads.q, heads.k, heads.v, out, options, rotation, threads);
+  }
+
+  /// Projects, normalises and rotates the keys and values of a context.
+  template <class Rotation, class Threads>
+  void project_context(const token_ref<T>& context, const head_view<T>& k, const head_view<T>& v,
+                       const Rotation& rotation, const Threads& threads) const {
+    run_products(threads, projected<T>(context, pass_.weights.k, as_rows(k)),
+                 projected<T>(context, pass_.weights.v, as_rows(v)));
+    rotation.apply_to_keys(k, pass_.k_norm(), threads);
+  }
+
+  /// Attention to what the function above has written, of which the caller has checked that it fits.
+  template <class Rotation, class Threads>
+  void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
+                        const writable_token_ref<T>& out, const attention_options& options,
+                        const Rotation& rotation, const Threads& threads) const {
+    pass_.check_queries(x, out);
+    const Index queries = pass_.tokens_per_row(x, k.batch);
+    rotation.check_queries(k.batch, queries, pass_.shape.head_dim);
+    pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
+    check_probabilities(k.batch, x.rows(), k.tokens);
+    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(
+        x.rows(), k.batch, pass_.shape.heads, pass_.shape.head_dim);
+    run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
+    rotation.apply_to_queries(q, pass_.q_norm(), threads);
+    attend_segments(q, k, v, out, options, rotation, threads);
+  }
+
+  template <class Layout, class S, class Cache, class Threads>
+  void attend_to_cache(const token_ref<T>& x, Cache& cache, const writable_token_ref<T>& out,
+                       const placed_table<S>* table, const row_counts& counts, const Threads& threads) const {
+    const multi_head_shape& shape = pass_.shape;
+    const attention_options& options = pass_.options.attention;
+    pass_.check_call(x, x, out);
+    const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch);
+    check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
+                       table, counts);
+    if (!probabilities_.empty())
+      ROPE_THROW(
+          std::invalid_argument,
+          message(
+              "multi_head_attention: a call with a cache does not tell its probabilities, got memory for ",
+              probabilities_.size()));
+    const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
+    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
+    normalize_if(pass_.q_norm(), q_all, q_all, threads);
+    normalize_if(pass_.k_norm(), k_all, k_all, threads);
+    const Index chunk = chunk_of(cache, count);
+    Index* now = workspace<scratch::counts, Index>(batch);
+    for (Index first = 0; first < count; first += chunk) {
+      const Index size = (std::min)(chunk, count - first);
+      for (Index b = 0; b < batch; ++b)
+        now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
+      const row_counts taken =
+          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
+      const head_view<T> q = q_all.token_range(first, size), k = k_all.token_range(first, size),
+                         v = v_all.token_range(first, size), result = attended.token_range(first, size);
+      attend_part(q_all, first, size, options, [&](const attention_options& part) {
+        if (table == nullptr) {
+          cache.append(k, v, taken, threads);
+          attention(q, cache, result, part, taken, threads);
+        } else if constexpr (pair_layout<Layout>) {
+          if (cache.storage() == key_storage::raw)
+            cache.append(k, v, taken, threads);
+          else
+            cache.template append<Layout>(k, v, *table, taken, threads);
+          attention<Layout>(q, cache, result, *table, part, taken, threads);
+        }
+      });
+    }
+    project_back(attended, out, threads);
+  }
+
+ private:
+  void check_probabilities(Index batch, Index rows, Index keys) const {
+    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
+    if (!probabilities_.empty() && probabilities_.size() != size)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(
+              "multi_head_attention: probabilities must be empty or have length batch * heads * queries * "
+              "keys = ",
+              size, ", got ", probabilities_.size()));
+  }
+  head_view<T> room_for(const head_view<T>& q) const {
+    return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,
+                                                           pass_.shape.value_dim);
+  }
+  template <class Threads>
+  void project_back(const head_view<T>& attended, const writable_token_ref<T>& out,
+                    const Threads& threads) const {
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
+  }
+
+  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
+  /// to their place among those of all queries.
+  template <class Run>
+  static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
+                          const Run& run) {
+    const log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
+    options.log_sum_exp = sums.span();
+    run(options);
+    sums.put_back(options.log_sum_exp);
+  }
+
+  template <class K, class Rotation, class Threads>
+  void attend_segments(const head_view<T>& q, const head_view<K>& k, const head_view<K>& v,
+                       const writable_token_ref<T>& out, const attention_options& options,
+                       const Rotation& rotation, const Threads& threads) const {
+    const head_view<T> attended = room_for(q);
+    if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
+    Index first = 0, first_key = 0;
+    for (Index s = 0; s < rotation.segment_count(); ++s) {
+      const head_view<T> asking = rotation.query_tokens(q, s);
+      const head_view<K> seen = rotation.key_tokens(k, s);
+      attend_part(q, first, asking.tokens, rotation.options_of(options, s), [&](attention_options part) {
+        attention(asking, seen, rotation.key_tokens(v, s), rotation.query_tokens(attended, s), part, threads);
+        part.log_sum_exp = {};
+        if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
+      });
+      first += asking.tokens;
+      first_key += seen.tokens;
+    }
+    project_back(attended, out, threads);
+  }
+  /// The probabilities of some queries and keys, in their place among those of all, of which they are the
+  /// only ones that are not 0.
+  template <class K, class Threads>
+  void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
+            const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
+            const Threads& threads) const {
+    const Index rows = asking.batch * asking.heads * asking.tokens;
+    if (asking.tokens == q.tokens && seen.tokens == k.tokens)
+      return attention_weights(asking, seen, probabilities_, options, threads);
+    const auto size = static_cast<std::size_t>(rows * seen.tokens);
+    T* const part = workspace<scratch::probabilities, T>(rows * seen.tokens);
+    attention_weights(asking, seen, {part, size}, options, threads);
+    for (Index r = 0; r < rows; ++r) {
+      const Index head = r / asking.tokens, i = first + r % asking.tokens;  // of all rows of the batch
+      std::copy_n(part + r * seen.tokens, seen.tokens,
+                  probabilities_.data() + (head * q.tokens + i) * k.tokens + first_key);
+    }
+  }
+
+  block_pass<T> pass_;
+  std::span<T> probabilities_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+#define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+
+/// What a block makes of the context of cross-attention, kept from step to step of a decoder.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The keys and values of a context: projected, normalised and rotated once, by
+/// `multi_head_attention::project_context`.
+///
+///     const projected_context<float> encoded = block.project_context(context, batch);
+///     block.cross(token, encoded, out);
+///
+/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
+/// threads. Empty once it was moved from.
+template <class T>
+class projected_context {
+ public:
+  Index batch() const { return batch_; }
+  /// Tokens per row of the batch.
+  Index tokens() const { return tokens_; }
+  Index kv_heads() const { return kv_heads_; }
+  Index head_dim() const { return head_dim_; }
+  Index value_dim() const { return value_dim_; }
+
+  /// [batch, tokens, kv_heads, head_dim], rotated if they rotate; valid while this lives.
+  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  /// [batch, tokens, kv_heads, value_dim]
+  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+ private:
+  template <class, class>
+  friend class multi_head_attention;
+
+  projected_context(Index batch, Index tokens, const multi_head_shape& shape)
+      : batch_(batch),
+        tokens_(tokens),
+        kv_heads_(shape.kv_heads),
+        head_dim_(shape.head_dim),
+        value_dim_(shape.value_dim),
+        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
+        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
+
+  head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
+  ///          `given`, or not at all, in as many segments
+  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
+                 std::size_t segments) const {
+    const char* function = "multi_head_attention";
+    if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
+                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
+                          ", ", head_dim(), ", ", value_dim(), "]"));
+    if (rotation_ != given)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function,
+                          ": queries and the projected context must rotate by one table and layout, got ",
+                          !rotation_.known ? "a table, and keys that are not rotated"
+                          : !given.known   ? "none, and keys that are rotated"
+                                           : "another one than that of its keys"));
+    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
+    if (own != segments)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
+                                 " and ", own));
+  }
+
+  detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
+  detail::storage<T> keys_, values_;
+  detail::key_rotation rotation_;
+  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_REPORT_HPP
+#define ROPE_BLOCK_REPORT_HPP
+
+#include <span>
+
+
+/// What a block tells about a call besides its output.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Memory for it, each empty: not told.
+///
+///     std::vector<float> probabilities(batch * heads * queries * keys);
+///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
+///
+/// \tparam T  that of the block
+template <class T>
+struct multi_head_report {
+  /// [batch, queries, heads], as in attention_options; where it is given it takes the place of the one there.
+  std::span<double> log_sum_exp = {};
+  /// [batch, heads, queries, keys]: what `attention_weights` says of the projected heads, 0 for what a query
+  /// does not see, dropout included. For looking at: plain loops, beside the attention itself. Not told by a
+  /// call with a cache.
+  std::span<T> probabilities = {};
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_REPORT_HPP
+
 /// The attention block of a transformer.
 
 namespace rope {
@@ -15434,7 +15771,7 @@ class multi_head_attention {
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
+    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
   }
 
   /// Self-attention with rotation.
@@ -15446,10 +15783,10 @@ class multi_head_attention {
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table), positions,
-                                                                        positions},
-           threads);
+    run().attend(x, x, batch, out, options_.attention,
+                 detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
+                                                                              positions, positions},
+                 threads);
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -15464,7 +15801,7 @@ class multi_head_attention {
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
-    attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
+    run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
   template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
@@ -15474,7 +15811,7 @@ class multi_head_attention {
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     const auto rotation = detail::placed(table);
-    attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
+    run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -15485,7 +15822,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
+    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
   }
 
   /// Cross-attention with rotation: queries and keys have positions of their own.
@@ -15494,10 +15831,74 @@ class multi_head_attention {
   template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{detail::placed(table),
-                                                                          query_positions, key_positions},
-           threads);
+    run().attend(x, context, batch, out, all_visible(),
+                 detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
+                     detail::placed(table), query_positions, key_positions},
+                 threads);
+  }
+
+  /// The keys and values of a context, for any number of calls of the functions below.
+  ///
+  /// \param context    [batch * keys, context_dim]
+  /// \param positions  of the keys, as in `rotate`
+  ///
+  /// Throws:  std::invalid_argument, std::out_of_range as above
+  template <parallel_executor Threads = this_thread>
+  projected_context<T> project_context(const tokens& context, Index batch,
+                                       const Threads& threads = {}) const {
+    return project(context, batch, detail::block_without_rotation{}, threads);
+  }
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
+                                       const P& positions = P{}, const Threads& threads = {}) const {
+    const auto placed = detail::placed(table);
+    const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
+    projected_context<T> to = project(context, batch, rotation, threads);
+    to.rotation_ = detail::rotation_by<Layout>(placed);
+    if constexpr (detail::is_segmented<P>)
+      for (Index s = 0; s < positions.offsets.size(); ++s)
+        to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
+    return to;
+  }
+
+  /// Cross-attention to a projected context: the bits of the call with the context itself.
+  ///
+  /// Throws:  as above; std::invalid_argument if the context is of another kv_heads, head_dim or value_dim,
+  ///          or unless its keys were rotated by this layout and table, or not at all where none is given
+  template <parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
+             const Threads& threads = {}) const {
+    context.check_use(shape_, {}, 0);
+    run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
+                           detail::block_without_rotation{}, threads);
+  }
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
+             const P& query_positions = P{}, const Threads& threads = {}) const {
+    const auto placed = detail::placed(table);
+    const auto attend = [&](const auto& key_positions) {
+      using PK = std::remove_cvref_t<decltype(key_positions)>;
+      const detail::block_rotation<Layout, typename Table::scalar, P, PK> rotation{placed, query_positions,
+                                                                                   key_positions};
+      context.check_use(shape_, detail::rotation_by<Layout>(placed), rotation.segments());
+      run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
+    };
+    if constexpr (detail::is_segmented<P>)
+      attend(segments{context.offsets_});
+    else
+      attend(std::int64_t{0});
+  }
+
+  /// The same block, whose calls also tell what memory is given for. As cheap to copy as a view.
+  ///
+  ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
+  ///
+  /// Throws:  nothing here; the calls throw std::invalid_argument if a length differs
+  multi_head_attention reporting(const multi_head_report<T>& report) const {
+    multi_head_attention block = *this;
+    if (!report.log_sum_exp.empty()) block.options_.attention.log_sum_exp = report.log_sum_exp;
+    block.probabilities_ = report.probabilities;
+    return block;
   }
 
   /// The options of cross-attention: every key is visible.
@@ -15510,97 +15911,24 @@ class multi_head_attention {
   }
 
  private:
-  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
-
-  /// Projected heads, and room for the attended ones, in scratch.
-  struct block_heads {
-    head_view<T> q, k, v, attended;
-  };
-  template <class Threads>
-  block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
-    const auto [q, k, v] = pass().project(x, context, batch, threads);
-    return {q, k, v,
-            pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
-                                                                           shape_.value_dim)};
-  }
-  template <class Threads>
-  void project_back(const head_view<T>& attended, writable_tokens& out, const Threads& threads) const {
-    detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
-  }
-
-  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
-  /// to their place among those of all queries.
-  template <class Run>
-  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
-                          const Run& run) {
-    const head_view<T>& q = heads.q;
-    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
-    options.log_sum_exp = sums.span();
-    run(options);
-    sums.put_back(options.log_sum_exp);
-  }
+  detail::block_forward<T> run() const { return {{weights_, options_, shape_}, probabilities_}; }
 
   template <class Rotation, class Threads>
-  void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
-              const attention_options& options, const Rotation& rotation, const Threads& threads) const {
-    pass().check_call(x, context, out);
-    pass().check_positions(rotation, x, context, batch);
-    pass().check_attention(rotation, options, x, context, batch);
-    const block_heads heads = project(x, context, batch, threads);
-    rotation.apply_to_queries(heads.q, pass().q_norm(), threads);
-    rotation.apply_to_keys(heads.k, pass().k_norm(), threads);
-    Index first = 0;
-    for (Index s = 0; s < rotation.segment_count(); ++s) {
-      const head_view<T> q = rotation.query_tokens(heads.q, s);
-      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
-        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
-                  rotation.query_tokens(heads.attended, s), part, threads);
-      });
-      first += q.tokens;
-    }
-    project_back(heads.attended, out, threads);
-  }
-
-  template <class S, class Cache, class Threads>
-  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const placed_table<S>* table,
-                       const detail::row_counts& counts, const Threads& threads) const {
-    pass().check_call(x, x, out);
-    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
-    detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
-                               options_.attention, count, table, counts);
-    const block_heads heads = project(x, x, batch, threads);
-    detail::normalize_if(pass().q_norm(), heads.q, heads.q, threads);
-    detail::normalize_if(pass().k_norm(), heads.k, heads.k, threads);
-    const Index chunk = detail::chunk_of(cache, count);
-    Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
-    for (Index first = 0; first < count; first += chunk) {
-      const Index size = (std::min)(chunk, count - first);
-      for (Index b = 0; b < batch; ++b)
-        now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const detail::row_counts taken =
-          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
-                         v = heads.v.token_range(first, size),
-                         result = heads.attended.token_range(first, size);
-      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
-        if (table == nullptr) {
-          cache.append(k, v, taken, threads);
-          attention(q, cache, result, part, taken, threads);
-        } else if constexpr (pair_layout<Layout>) {
-          if (cache.storage() == key_storage::raw)
-            cache.append(k, v, taken, threads);
-          else
-            cache.template append<Layout>(k, v, *table, taken, threads);
-          attention<Layout>(q, cache, result, *table, part, taken, threads);
-        }
-      });
-    }
-    project_back(heads.attended, out, threads);
+  projected_context<T> project(const tokens& context, Index batch, const Rotation& rotation,
+                               const Threads& threads) const {
+    const detail::block_pass<T> pass = {weights_, options_, shape_};
+    pass.check_context(context);
+    const Index keys = pass.tokens_per_row(context, batch);
+    rotation.check_keys(batch, keys, shape_.head_dim);
+    projected_context<T> to(batch, keys, shape_);
+    run().project_context(context, to.writable_keys(), to.writable_values(), rotation, threads);
+    return to;
   }
 
   multi_head_weights<T> weights_;
   multi_head_options options_;
   multi_head_shape shape_;
+  std::span<T> probabilities_ = {};
 };
 
 }  // namespace ROPE_ABI

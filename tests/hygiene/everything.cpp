@@ -219,7 +219,9 @@ void use_block() {
   const frequency_table<float> table(frequencies(head_dim), tokens);
   const rows x = rows::Ones(2 * 5, dim);
   rows out(2 * 5, dim), cached(2 * 5, dim), d_x(2 * 5, dim);
-  block.forward(x, 2, out, table);
+  std::vector<T> probabilities(static_cast<std::size_t>(2 * heads * 5 * 5));
+  block.reporting({.probabilities = probabilities}).forward(x, 2, out, table);
+  block.cross(x, block.project_context(x, 2, table), cached, table);
   kv_cache<T> cache(2, tokens, kv_heads, head_dim);
   block.forward(x, cache, cached, table);
   expect((out - cached).cwiseAbs().maxCoeff() <= T(1e-5f), "a block decodes as it prefills");

@@ -221,4 +221,13 @@ TEST_CASE("calls of the pages: the block", "[house]") {
                                              .o = {wo.data(), model_dim, of_heads * channels}};
   multi_head_attention<T, Layout> block(weights, {.heads = 32, .kv_heads = 8});
   CHECK(block.shape().head_dim == channels);
+  const testing::rows_of<float> x = testing::random_rows<float>(numbers, batch, model_dim), context = x;
+  testing::rows_of<float> out(batch, model_dim);
+  std::vector<double> lse(batch * of_heads);
+  std::vector<float> p(batch * of_heads);
+  block.reporting({.log_sum_exp = lse, .probabilities = p}).forward(x, batch, out);
+  CHECK(p[0] == 1);
+  const auto encoded = block.project_context(context, batch);
+  block.cross(x, encoded, out);
+  CHECK(encoded.tokens() == 1);
 }

@@ -20,7 +20,8 @@
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks
+///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
+///                                  probabilities of a segment where those are
 ///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///

@@ -2,20 +2,18 @@
 #ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 #define ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
 
-#include <algorithm>  // std::min, std::max
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
 
-#include <rope/attention/attention.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/workspace.hpp>
 #include <rope/block/detail/block_rotation.hpp>
+#include <rope/block/detail/forward.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
+#include <rope/block/projected_context.hpp>
+#include <rope/block/report.hpp>
 #include <rope/block/weights.hpp>
-#include <rope/cache/attention.hpp>
 #include <rope/cache/detail/cache_step.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -94,7 +92,7 @@ class multi_head_attention {
   /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
+    run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
   }
 
   /// Self-attention with rotation.
@@ -106,10 +104,10 @@ class multi_head_attention {
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
-    attend(x, x, batch, out, options_.attention,
-           detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table), positions,
-                                                                        positions},
-           threads);
+    run().attend(x, x, batch, out, options_.attention,
+                 detail::block_rotation<Layout, typename Table::scalar, P, P>{detail::placed(table),
+                                                                              positions, positions},
+                 threads);
   }
 
   /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
@@ -124,7 +122,7 @@ class multi_head_attention {
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
                const Threads& threads = {}) const {
-    attend_to_cache<float>(x, cache, out, nullptr, counts, threads);
+    run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
   template <class Cache, rotation_table Table, parallel_executor Threads = this_thread>
   requires detail::is_cache<Cache>
@@ -134,7 +132,7 @@ class multi_head_attention {
                   "multi_head_attention: name the layout of the channel pairs to rotate, "
                   "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
     const auto rotation = detail::placed(table);
-    attend_to_cache<typename Table::scalar>(x, cache, out, &rotation, counts, threads);
+    run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
 
   /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
@@ -145,7 +143,7 @@ class multi_head_attention {
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
+    run().attend(x, context, batch, out, all_visible(), detail::block_without_rotation{}, threads);
   }
 
   /// Cross-attention with rotation: queries and keys have positions of their own.
@@ -154,10 +152,74 @@ class multi_head_attention {
   template <rotation_table Table, class PQ, class PK, parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
-    attend(x, context, batch, out, all_visible(),
-           detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{detail::placed(table),
-                                                                          query_positions, key_positions},
-           threads);
+    run().attend(x, context, batch, out, all_visible(),
+                 detail::block_rotation<Layout, typename Table::scalar, PQ, PK>{
+                     detail::placed(table), query_positions, key_positions},
+                 threads);
+  }
+
+  /// The keys and values of a context, for any number of calls of the functions below.
+  ///
+  /// \param context    [batch * keys, context_dim]
+  /// \param positions  of the keys, as in `rotate`
+  ///
+  /// Throws:  std::invalid_argument, std::out_of_range as above
+  template <parallel_executor Threads = this_thread>
+  projected_context<T> project_context(const tokens& context, Index batch,
+                                       const Threads& threads = {}) const {
+    return project(context, batch, detail::block_without_rotation{}, threads);
+  }
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
+                                       const P& positions = P{}, const Threads& threads = {}) const {
+    const auto placed = detail::placed(table);
+    const detail::block_rotation<Layout, typename Table::scalar, P, P> rotation{placed, positions, positions};
+    projected_context<T> to = project(context, batch, rotation, threads);
+    to.rotation_ = detail::rotation_by<Layout>(placed);
+    if constexpr (detail::is_segmented<P>)
+      for (Index s = 0; s < positions.offsets.size(); ++s)
+        to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
+    return to;
+  }
+
+  /// Cross-attention to a projected context: the bits of the call with the context itself.
+  ///
+  /// Throws:  as above; std::invalid_argument if the context is of another kv_heads, head_dim or value_dim,
+  ///          or unless its keys were rotated by this layout and table, or not at all where none is given
+  template <parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
+             const Threads& threads = {}) const {
+    context.check_use(shape_, {}, 0);
+    run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
+                           detail::block_without_rotation{}, threads);
+  }
+  template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
+  void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
+             const P& query_positions = P{}, const Threads& threads = {}) const {
+    const auto placed = detail::placed(table);
+    const auto attend = [&](const auto& key_positions) {
+      using PK = std::remove_cvref_t<decltype(key_positions)>;
+      const detail::block_rotation<Layout, typename Table::scalar, P, PK> rotation{placed, query_positions,
+                                                                                   key_positions};
+      context.check_use(shape_, detail::rotation_by<Layout>(placed), rotation.segments());
+      run().attend_projected(x, context.keys(), context.values(), out, all_visible(), rotation, threads);
+    };
+    if constexpr (detail::is_segmented<P>)
+      attend(segments{context.offsets_});
+    else
+      attend(std::int64_t{0});
+  }
+
+  /// The same block, whose calls also tell what memory is given for. As cheap to copy as a view.
+  ///
+  ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
+  ///
+  /// Throws:  nothing here; the calls throw std::invalid_argument if a length differs
+  multi_head_attention reporting(const multi_head_report<T>& report) const {
+    multi_head_attention block = *this;
+    if (!report.log_sum_exp.empty()) block.options_.attention.log_sum_exp = report.log_sum_exp;
+    block.probabilities_ = report.probabilities;
+    return block;
   }
 
   /// The options of cross-attention: every key is visible.
@@ -170,97 +232,24 @@ class multi_head_attention {
   }
 
  private:
-  detail::block_pass<T> pass() const { return {weights_, options_, shape_}; }
-
-  /// Projected heads, and room for the attended ones, in scratch.
-  struct block_heads {
-    head_view<T> q, k, v, attended;
-  };
-  template <class Threads>
-  block_heads project(const tokens& x, const tokens& context, Index batch, const Threads& threads) const {
-    const auto [q, k, v] = pass().project(x, context, batch, threads);
-    return {q, k, v,
-            pass().template scratch_heads<detail::block_scratch::attended>(x.rows(), batch, shape_.heads,
-                                                                           shape_.value_dim)};
-  }
-  template <class Threads>
-  void project_back(const head_view<T>& attended, writable_tokens& out, const Threads& threads) const {
-    detail::run_products(threads, detail::projected<T>(detail::as_rows(attended), weights_.o, out));
-  }
-
-  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
-  /// to their place among those of all queries.
-  template <class Run>
-  static void attend_part(const block_heads& heads, Index first, Index count, attention_options options,
-                          const Run& run) {
-    const head_view<T>& q = heads.q;
-    const detail::log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
-    options.log_sum_exp = sums.span();
-    run(options);
-    sums.put_back(options.log_sum_exp);
-  }
+  detail::block_forward<T> run() const { return {{weights_, options_, shape_}, probabilities_}; }
 
   template <class Rotation, class Threads>
-  void attend(const tokens& x, const tokens& context, Index batch, writable_tokens& out,
-              const attention_options& options, const Rotation& rotation, const Threads& threads) const {
-    pass().check_call(x, context, out);
-    pass().check_positions(rotation, x, context, batch);
-    pass().check_attention(rotation, options, x, context, batch);
-    const block_heads heads = project(x, context, batch, threads);
-    rotation.apply_to_queries(heads.q, pass().q_norm(), threads);
-    rotation.apply_to_keys(heads.k, pass().k_norm(), threads);
-    Index first = 0;
-    for (Index s = 0; s < rotation.segment_count(); ++s) {
-      const head_view<T> q = rotation.query_tokens(heads.q, s);
-      attend_part(heads, first, q.tokens, rotation.options_of(options, s), [&](const auto& part) {
-        attention(q, rotation.key_tokens(heads.k, s), rotation.key_tokens(heads.v, s),
-                  rotation.query_tokens(heads.attended, s), part, threads);
-      });
-      first += q.tokens;
-    }
-    project_back(heads.attended, out, threads);
-  }
-
-  template <class S, class Cache, class Threads>
-  void attend_to_cache(const tokens& x, Cache& cache, writable_tokens& out, const placed_table<S>* table,
-                       const detail::row_counts& counts, const Threads& threads) const {
-    pass().check_call(x, x, out);
-    const Index batch = cache.batch(), count = pass().tokens_per_row(x, batch);
-    detail::check_next<Layout>(cache, {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.value_dim},
-                               options_.attention, count, table, counts);
-    const block_heads heads = project(x, x, batch, threads);
-    detail::normalize_if(pass().q_norm(), heads.q, heads.q, threads);
-    detail::normalize_if(pass().k_norm(), heads.k, heads.k, threads);
-    const Index chunk = detail::chunk_of(cache, count);
-    Index* now = detail::workspace<detail::block_scratch::counts, Index>(batch);
-    for (Index first = 0; first < count; first += chunk) {
-      const Index size = (std::min)(chunk, count - first);
-      for (Index b = 0; b < batch; ++b)
-        now[b] = (std::min)(size, (std::max)(Index{0}, detail::count_of(b, count, counts) - first));
-      const detail::row_counts taken =
-          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
-      const head_view<T> q = heads.q.token_range(first, size), k = heads.k.token_range(first, size),
-                         v = heads.v.token_range(first, size),
-                         result = heads.attended.token_range(first, size);
-      attend_part(heads, first, size, options_.attention, [&](const attention_options& part) {
-        if (table == nullptr) {
-          cache.append(k, v, taken, threads);
-          attention(q, cache, result, part, taken, threads);
-        } else if constexpr (pair_layout<Layout>) {
-          if (cache.storage() == key_storage::raw)
-            cache.append(k, v, taken, threads);
-          else
-            cache.template append<Layout>(k, v, *table, taken, threads);
-          attention<Layout>(q, cache, result, *table, part, taken, threads);
-        }
-      });
-    }
-    project_back(heads.attended, out, threads);
+  projected_context<T> project(const tokens& context, Index batch, const Rotation& rotation,
+                               const Threads& threads) const {
+    const detail::block_pass<T> pass = {weights_, options_, shape_};
+    pass.check_context(context);
+    const Index keys = pass.tokens_per_row(context, batch);
+    rotation.check_keys(batch, keys, shape_.head_dim);
+    projected_context<T> to(batch, keys, shape_);
+    run().project_context(context, to.writable_keys(), to.writable_values(), rotation, threads);
+    return to;
   }
 
   multi_head_weights<T> weights_;
   multi_head_options options_;
   multi_head_shape shape_;
+  std::span<T> probabilities_ = {};
 };
 
 }  // namespace ROPE_ABI

@@ -70,6 +70,29 @@ TEST_CASE("the comment of multi_head_shape shows its use", "[block]") {
   CHECK(cache.capacity() == capacity);
 }
 
+TEST_CASE("the comments of what a block tells and keeps show their use", "[block]") {
+  const model memory;
+  const multi_head_attention<float> plain = memory.block();
+  const multi_head_attention<float, half_split> block(plain.weights(), plain.options());
+  testing::random numbers(14);
+  const Index queries = 3, keys = 3;
+  const testing::rows_of<float> x = testing::random_rows<float>(numbers, batch * queries, model_dim),
+                                context = testing::random_rows<float>(numbers, batch * keys, model_dim),
+                                token = testing::random_rows<float>(numbers, batch, model_dim);
+  const frequency_table table(frequencies(head_dim), 20);
+  testing::rows_of<float> out(batch * queries, model_dim);
+  std::vector<float> probabilities(batch * heads * queries * keys);
+  block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
+  CHECK(probabilities[0] == 1);
+  std::vector<double> sums(batch * queries * heads);
+  block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
+  CHECK(sums[0] != 0);
+  out.resize(batch, model_dim);
+  const projected_context<float> encoded = block.project_context(context, batch);
+  block.cross(token, encoded, out);
+  CHECK(encoded.tokens() == keys);
+}
+
 TEST_CASE("the comments of the gradient of a block show its use", "[block]") {
   const model memory;
   const multi_head_attention<float> block = memory.block();

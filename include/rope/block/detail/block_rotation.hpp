@@ -2,6 +2,8 @@
 #ifndef ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 #define ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
+#include <cstddef>
+
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
@@ -36,6 +38,8 @@ inline constexpr bool is_segmented<segments<Integer>> = true;
 /// Queries and keys that are not rotated.
 struct block_without_rotation {
   void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
+  void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
+  void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
   /// Normalises where there is a norm, and rotates.
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
@@ -82,15 +86,21 @@ struct block_rotation {
                 "multi_head_attention: queries and keys are both in segments or neither is");
 
   void check_call(Index batch, Index queries, Index keys, Index head_dim) const {
-    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
-                           position_source(query_positions, queries));
-    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
-                           position_source(key_positions, keys));
+    check_queries(batch, queries, head_dim);
+    check_keys(batch, keys, head_dim);
     if constexpr (is_segmented<PQ>)
       if (query_positions.offsets.size() != key_positions.offsets.size())
         ROPE_THROW(std::invalid_argument,
                    message("multi_head_attention: queries and keys must have the same segments, got ",
                            query_positions.offsets.size() - 1, " and ", key_positions.offsets.size() - 1));
+  }
+  void check_queries(Index batch, Index queries, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, queries, head_dim, table,
+                           position_source(query_positions, queries));
+  }
+  void check_keys(Index batch, Index keys, Index head_dim) const {
+    check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
+                           position_source(key_positions, keys));
   }
   /// Throws:  std::invalid_argument if the options place tokens that segments place
   void check_options(const attention_options& options) const {
@@ -115,6 +125,13 @@ struct block_rotation {
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
+  /// Those of the queries; 0: they are in none.
+  std::size_t segments() const {
+    if constexpr (is_segmented<PQ>)
+      return static_cast<std::size_t>(segment_count());
+    else
+      return 0;
+  }
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
       return query_positions.offsets.size() - 1;

@@ -2,7 +2,6 @@
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
 
-#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <span>
 
@@ -29,6 +28,7 @@ struct block_scratch {
   struct attended;
   struct counts;
   struct log_sums;
+  struct probabilities;
   // of the backward pass
   struct turned_queries;
   struct turned_keys;
@@ -36,29 +36,6 @@ struct block_scratch {
   struct d_queries;
   struct d_keys;
   struct d_values;
-};
-
-/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
-/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
-struct log_sums_of_part {
-  std::span<double> all;
-  Index batch, queries, heads, first, count;
-
-  std::span<double> span() const {
-    if (all.empty()) return {};
-    const auto size = static_cast<std::size_t>(batch * count * heads);
-    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
-    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
-  }
-  /// Brings what was written to `part`, the result of span(), to its place.
-  void put_back(std::span<const double> part) const {
-    if (all.empty() || in_place()) return;
-    for (Index b = 0; b < batch; ++b)
-      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
-  }
-
- private:
-  bool in_place() const { return batch <= 1 || count == queries; }
 };
 
 /// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
@@ -81,11 +58,18 @@ struct block_pass {
   /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
-    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
-           shape.model_dim);
+    check_queries(x, out);
+    check_context(context);
+  }
+  void check_context(const token_ref<T>& context) const {
     demand(context.cols() == shape.context_dim,
            "the columns of the keys' tokens and context_dim must be equal", context.cols(),
            shape.context_dim);
+  }
+  template <class Out>
+  void check_queries(const token_ref<T>& x, const Out& out) const {
+    demand(x.cols() == shape.model_dim, "the columns of x and model_dim must be equal", x.cols(),
+           shape.model_dim);
     demand(out.rows() == x.rows(), "out and x must have the same rows", out.rows(), x.rows());
     demand(out.cols() == shape.out_dim, "the columns of out and out_dim must be equal", out.cols(),
            shape.out_dim);
@@ -105,9 +89,12 @@ struct block_pass {
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
-    check_options(
-        "multi_head_attention", attention,
-        {batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.heads, shape.head_dim});
+    check_attention(rotation, attention, batch, tokens_per_row(x, batch), tokens_per_row(context, batch));
+  }
+  template <class Rotation>
+  void check_attention(const Rotation& rotation, const attention_options& attention, Index batch,
+                       Index queries, Index keys) const {
+    check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
     rotation.check_options(attention);
   }
 

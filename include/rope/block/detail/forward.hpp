@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_DETAIL_FORWARD_HPP
+#define ROPE_BLOCK_DETAIL_FORWARD_HPP
+
+#include <algorithm>  // std::min, std::max, std::copy_n, std::fill
+#include <cstddef>
+#include <span>
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/weights.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/block/detail/block_rotation.hpp>
+#include <rope/block/detail/pass.hpp>
+#include <rope/block/detail/projection_products.hpp>
+#include <rope/cache/attention.hpp>
+#include <rope/cache/detail/cache_step.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+
+/// The forward pass of an attention block, to keys of the same call and to a cache.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
+/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+struct log_sums_of_part {
+  std::span<double> all;
+  Index batch, queries, heads, first, count;
+
+  std::span<double> span() const {
+    if (all.empty()) return {};
+    const auto size = static_cast<std::size_t>(batch * count * heads);
+    if (in_place()) return all.subspan(static_cast<std::size_t>(first * heads), size);
+    return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
+  }
+  /// Brings what was written to `part`, the result of span(), to its place.
+  void put_back(std::span<const double> part) const {
+    if (all.empty() || in_place()) return;
+    for (Index b = 0; b < batch; ++b)
+      std::copy_n(part.data() + b * count * heads, count * heads, all.data() + (b * queries + first) * heads);
+  }
+
+ private:
+  bool in_place() const { return batch <= 1 || count == queries; }
+};
+
+/// A block that runs forward.
+template <class T>
+class block_forward {
+  using scratch = block_scratch;
+
+ public:
+  /// \param probabilities  [batch, heads, queries, keys], or empty
+  block_forward(const block_pass<T>& pass, std::span<T> probabilities)
+      : pass_(pass), probabilities_(probabilities) {}
+
+  template <class Rotation, class Threads>
+  void attend(const token_ref<T>& x, const token_ref<T>& context, Index batch,
+              const writable_token_ref<T>& out, const attention_options& options, const Rotation& rotation,
+              const Threads& threads) const {
+    pass_.check_call(x, context, out);
+    pass_.check_positions(rotation, x, context, batch);
+    pass_.check_attention(rotation, options, x, context, batch);
+    check_probabilities(batch, x.rows(), pass_.tokens_per_row(context, batch));
+    const auto heads = pass_.project(x, context, batch, threads);
+    rotation.apply_to_queries(heads.q, pass_.q_norm(), threads);
+    rotation.apply_to_keys(heads.k, pass_.k_norm(), threads);
+    attend_segments(heads.q, heads.k, heads.v, out, options, rotation, threads);
+  }
+
+  /// Projects, normalises and rotates the keys and values of a context.
+  template <class Rotation, class Threads>
+  void project_context(const token_ref<T>& context, const head_view<T>& k, const head_view<T>& v,
+                       const Rotation& rotation, const Threads& threads) const {
+    run_products(threads, projected<T>(context, pass_.weights.k, as_rows(k)),
+                 projected<T>(context, pass_.weights.v, as_rows(v)));
+    rotation.apply_to_keys(k, pass_.k_norm(), threads);
+  }
+
+  /// Attention to what the function above has written, of which the caller has checked that it fits.
+  template <class Rotation, class Threads>
+  void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
+                        const writable_token_ref<T>& out, const attention_options& options,
+                        const Rotation& rotation, const Threads& threads) const {
+    pass_.check_queries(x, out);
+    const Index queries = pass_.tokens_per_row(x, k.batch);
+    rotation.check_queries(k.batch, queries, pass_.shape.head_dim);
+    pass_.check_attention(rotation, options, k.batch, queries, k.tokens);
+    check_probabilities(k.batch, x.rows(), k.tokens);
+    const head_view<T> q = pass_.template scratch_heads<scratch::queries>(
+        x.rows(), k.batch, pass_.shape.heads, pass_.shape.head_dim);
+    run_products(threads, projected<T>(x, pass_.weights.q, as_rows(q)));
+    rotation.apply_to_queries(q, pass_.q_norm(), threads);
+    attend_segments(q, k, v, out, options, rotation, threads);
+  }
+
+  template <class Layout, class S, class Cache, class Threads>
+  void attend_to_cache(const token_ref<T>& x, Cache& cache, const writable_token_ref<T>& out,
+                       const placed_table<S>* table, const row_counts& counts, const Threads& threads) const {
+    const multi_head_shape& shape = pass_.shape;
+    const attention_options& options = pass_.options.attention;
+    pass_.check_call(x, x, out);
+    const Index batch = cache.batch(), count = pass_.tokens_per_row(x, batch);
+    check_next<Layout>(cache, {shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim}, options, count,
+                       table, counts);
+    if (!probabilities_.empty())
+      ROPE_THROW(
+          std::invalid_argument,
+          message(
+              "multi_head_attention: a call with a cache does not tell its probabilities, got memory for ",
+              probabilities_.size()));
+    const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
+    const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
+    normalize_if(pass_.q_norm(), q_all, q_all, threads);
+    normalize_if(pass_.k_norm(), k_all, k_all, threads);
+    const Index chunk = chunk_of(cache, count);
+    Index* now = workspace<scratch::counts, Index>(batch);
+    for (Index first = 0; first < count; first += chunk) {
+      const Index size = (std::min)(chunk, count - first);
+      for (Index b = 0; b < batch; ++b)
+        now[b] = (std::min)(size, (std::max)(Index{0}, count_of(b, count, counts) - first));
+      const row_counts taken =
+          counts.empty() ? counts : std::span<const Index>(now, static_cast<std::size_t>(batch));
+      const head_view<T> q = q_all.token_range(first, size), k = k_all.token_range(first, size),
+                         v = v_all.token_range(first, size), result = attended.token_range(first, size);
+      attend_part(q_all, first, size, options, [&](const attention_options& part) {
+        if (table == nullptr) {
+          cache.append(k, v, taken, threads);
+          attention(q, cache, result, part, taken, threads);
+        } else if constexpr (pair_layout<Layout>) {
+          if (cache.storage() == key_storage::raw)
+            cache.append(k, v, taken, threads);
+          else
+            cache.template append<Layout>(k, v, *table, taken, threads);
+          attention<Layout>(q, cache, result, *table, part, taken, threads);
+        }
+      });
+    }
+    project_back(attended, out, threads);
+  }
+
+ private:
+  void check_probabilities(Index batch, Index rows, Index keys) const {
+    const auto size = static_cast<std::size_t>(rows * pass_.shape.heads * (batch == 0 ? 0 : keys));
+    if (!probabilities_.empty() && probabilities_.size() != size)
+      ROPE_THROW(
+          std::invalid_argument,
+          message(
+              "multi_head_attention: probabilities must be empty or have length batch * heads * queries * "
+              "keys = ",
+              size, ", got ", probabilities_.size()));
+  }
+  head_view<T> room_for(const head_view<T>& q) const {
+    return pass_.template scratch_heads<scratch::attended>(q.batch * q.tokens, q.batch, q.heads,
+                                                           pass_.shape.value_dim);
+  }
+  template <class Threads>
+  void project_back(const head_view<T>& attended, const writable_token_ref<T>& out,
+                    const Threads& threads) const {
+    run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
+  }
+
+  /// Calls run(options) for `count` of the queries of every row from `first` on, whose log-sum-exps then come
+  /// to their place among those of all queries.
+  template <class Run>
+  static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
+                          const Run& run) {
+    const log_sums_of_part sums = {options.log_sum_exp, q.batch, q.tokens, q.heads, first, count};
+    options.log_sum_exp = sums.span();
+    run(options);
+    sums.put_back(options.log_sum_exp);
+  }
+
+  template <class K, class Rotation, class Threads>
+  void attend_segments(const head_view<T>& q, const head_view<K>& k, const head_view<K>& v,
+                       const writable_token_ref<T>& out, const attention_options& options,
+                       const Rotation& rotation, const Threads& threads) const {
+    const head_view<T> attended = room_for(q);
+    if (rotation.segment_count() > 1) std::fill(probabilities_.begin(), probabilities_.end(), T(0));
+    Index first = 0, first_key = 0;
+    for (Index s = 0; s < rotation.segment_count(); ++s) {
+      const head_view<T> asking = rotation.query_tokens(q, s);
+      const head_view<K> seen = rotation.key_tokens(k, s);
+      attend_part(q, first, asking.tokens, rotation.options_of(options, s), [&](attention_options part) {
+        attention(asking, seen, rotation.key_tokens(v, s), rotation.query_tokens(attended, s), part, threads);
+        part.log_sum_exp = {};
+        if (!probabilities_.empty()) tell(q, first, k, first_key, asking, seen, part, threads);
+      });
+      first += asking.tokens;
+      first_key += seen.tokens;
+    }
+    project_back(attended, out, threads);
+  }
+  /// The probabilities of some queries and keys, in their place among those of all, of which they are the
+  /// only ones that are not 0.
+  template <class K, class Threads>
+  void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
+            const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
+            const Threads& threads) const {
+    const Index rows = asking.batch * asking.heads * asking.tokens;
+    if (asking.tokens == q.tokens && seen.tokens == k.tokens)
+      return attention_weights(asking, seen, probabilities_, options, threads);
+    const auto size = static_cast<std::size_t>(rows * seen.tokens);
+    T* const part = workspace<scratch::probabilities, T>(rows * seen.tokens);
+    attention_weights(asking, seen, {part, size}, options, threads);
+    for (Index r = 0; r < rows; ++r) {
+      const Index head = r / asking.tokens, i = first + r % asking.tokens;  // of all rows of the batch
+      std::copy_n(part + r * seen.tokens, seen.tokens,
+                  probabilities_.data() + (head * q.tokens + i) * k.tokens + first_key);
+    }
+  }
+
+  block_pass<T> pass_;
+  std::span<T> probabilities_;
+};
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP

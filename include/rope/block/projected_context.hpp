@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+#define ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <rope/base/message.hpp>
+#include <rope/base/moved_index.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/block/weights.hpp>
+#include <rope/cache/detail/cache_step.hpp>  // key_rotation
+#include <rope/config.hpp>
+#include <rope/rotation/view.hpp>
+
+/// What a block makes of the context of cross-attention, kept from step to step of a decoder.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// The keys and values of a context: projected, normalised and rotated once, by
+/// `multi_head_attention::project_context`.
+///
+///     const projected_context<float> encoded = block.project_context(context, batch);
+///     block.cross(token, encoded, out);
+///
+/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
+/// threads. Empty once it was moved from.
+template <class T>
+class projected_context {
+ public:
+  Index batch() const { return batch_; }
+  /// Tokens per row of the batch.
+  Index tokens() const { return tokens_; }
+  Index kv_heads() const { return kv_heads_; }
+  Index head_dim() const { return head_dim_; }
+  Index value_dim() const { return value_dim_; }
+
+  /// [batch, tokens, kv_heads, head_dim], rotated if they rotate; valid while this lives.
+  head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  /// [batch, tokens, kv_heads, value_dim]
+  head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+ private:
+  template <class, class>
+  friend class multi_head_attention;
+
+  projected_context(Index batch, Index tokens, const multi_head_shape& shape)
+      : batch_(batch),
+        tokens_(tokens),
+        kv_heads_(shape.kv_heads),
+        head_dim_(shape.head_dim),
+        value_dim_(shape.value_dim),
+        keys_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.head_dim)),
+        values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
+
+  head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
+  head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
+
+  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
+  ///          `given`, or not at all, in as many segments
+  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
+                 std::size_t segments) const {
+    const char* function = "multi_head_attention";
+    if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function, ": the projected context must have [kv_heads, head_dim, value_dim] = [",
+                          shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_dim, "], got [", kv_heads(),
+                          ", ", head_dim(), ", ", value_dim(), "]"));
+    if (rotation_ != given)
+      ROPE_THROW(
+          std::invalid_argument,
+          detail::message(function,
+                          ": queries and the projected context must rotate by one table and layout, got ",
+                          !rotation_.known ? "a table, and keys that are not rotated"
+                          : !given.known   ? "none, and keys that are rotated"
+                                           : "another one than that of its keys"));
+    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
+    if (own != segments)
+      ROPE_THROW(std::invalid_argument,
+                 detail::message(function, ": queries and keys must have the same segments, got ", segments,
+                                 " and ", own));
+  }
+
+  detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
+  detail::storage<T> keys_, values_;
+  detail::key_rotation rotation_;
+  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP

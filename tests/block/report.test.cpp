@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#include <rope/block/report.hpp>
+
+#include <rope/block/multi_head_attention.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/block.hpp"
+#include "support/block_reference.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/wide.hpp"
+
+using rope::frequency_table;
+using rope::half_split;
+using rope::Index;
+using rope::multi_head_attention;
+using testing::random_block;
+using testing::rows_of;
+using testing::throws_saying;
+using testing::wide;
+
+namespace {
+
+constexpr Index batch = 2, queries = 9, context_keys = 5, heads = 4;
+
+using place_of = std::function<bool(std::size_t, std::size_t)>;
+
+bool causal(std::size_t i, std::size_t j) { return j <= i; }
+bool everything(std::size_t, std::size_t) { return true; }
+
+/// The largest error of the probabilities [heads, queries, keys] of one row of the batch.
+template <class T>
+wide worst_probability(const reference::block& m, const rows_of<T>& x, const rows_of<T>& context,
+                       const std::vector<long long>& query_positions,
+                       const std::vector<long long>& key_positions, const place_of& sees,
+                       const T* probabilities) {
+  const auto q = reference::turned_heads(m, m.q(testing::exact(x)), m.q_norm, query_positions),
+             k = reference::turned_heads(m, m.k(testing::exact(context)), m.k_norm, key_positions);
+  wide worst = 0;
+  for (std::size_t h = 0; h < m.heads; ++h)
+    for (std::size_t i = 0; i < q.rows; ++i) {
+      std::vector<wide> terms(k.rows);
+      wide sum = 0;
+      for (std::size_t j = 0; j < k.rows; ++j) {
+        if (!sees(i, j)) continue;
+        wide score = 0;
+        for (std::size_t d = 0; d < m.head_dim; ++d)
+          score += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
+        terms[j] = testing::exp(score / testing::sqrt(static_cast<wide>(m.head_dim)));
+        sum += terms[j];
+      }
+      for (std::size_t j = 0; j < k.rows; ++j) {
+        const auto got = static_cast<wide>(probabilities[(h * q.rows + i) * k.rows + j]);
+        if (!sees(i, j))
+          CHECK(got == 0);
+        else
+          worst = (std::max)(worst, testing::abs(got - terms[j] / sum));
+      }
+    }
+  return worst;
+}
+
+std::vector<long long> counted(Index count, long long first) {
+  std::vector<long long> list;
+  for (Index i = 0; i < count; ++i) list.push_back(first + i);
+  return list;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in every form", "[block]",
+                   float, double) {
+  using T = TestType;
+  const random_block<T> memory({.norm = true, .norm_offset = 1}, 541);
+  testing::random numbers(542);
+  const rows_of<T> x = testing::random_rows<T>(numbers, batch * queries, 10, 1),
+                   context = testing::random_rows<T>(numbers, batch * context_keys, 10, 1);
+  const rope::frequencies turns(4);
+  const frequency_table<T> table(turns, 60);
+  const multi_head_attention<T, half_split> block(memory.weights(), memory.options());
+  const reference::block still = memory.reference(), turning = memory.template reference<half_split>(turns);
+  // A probability is the end of the sums that block_bound counts, and is at most 1.
+  const auto bound = static_cast<wide>(testing::block_bound<T>());
+  const auto check = [&](Index keys, const auto& call, const auto& worst_of_row) {
+    rows_of<T> out(batch * queries, 10), expected(batch * queries, 10);
+    std::vector<T> probabilities(static_cast<std::size_t>(batch * heads * queries * keys), T(-77));
+    std::vector<double> sums(static_cast<std::size_t>(batch * queries * heads), -77),
+        expected_sums(sums.size());
+    rope::multi_head_options options = memory.options();
+    options.attention.log_sum_exp = expected_sums;
+    call(block.reporting({.log_sum_exp = sums, .probabilities = probabilities}), out);
+    call(multi_head_attention<T, half_split>(memory.weights(), options), expected);
+    CHECK(out == expected);
+    CHECK(sums == expected_sums);
+    for (Index b = 0; b < batch; ++b)
+      CHECK(worst_of_row(b, probabilities.data() + b * heads * queries * keys) <= bound);
+    // Alone they are the same, and the block that was asked tells nothing.
+    std::vector<T> alone(probabilities.size());
+    call(block.reporting({.probabilities = alone}), out);
+    CHECK(alone == probabilities);
+    call(block, out);
+    CHECK(out == expected);
+  };
+  const auto of_self = [&](const reference::block& m, long long first, const place_of& sees) {
+    return [&, first, sees](Index b, const T* told) {
+      const rows_of<T> row = x.middleRows(b * queries, queries);
+      return worst_probability<T>(m, row, row, counted(queries, first), counted(queries, first), sees, told);
+    };
+  };
+  check(
+      queries, [&](const auto& to, auto& out) { to.forward(x, batch, out); }, of_self(still, 0, causal));
+  check(
+      queries, [&](const auto& to, auto& out) { to.forward(x, batch, out, table, 7); },
+      of_self(turning, 7, causal));
+  // Three segments of 4, 0 and 5 tokens; positions of each from 0 on, which only differences matter of.
+  const std::vector<int> offsets = {0, 4, 4, 9};
+  const auto in_segment = [](std::size_t i, std::size_t j) { return j <= i && (i < 4) == (j < 4); };
+  check(
+      queries, [&](const auto& to, auto& out) { to.forward(x, batch, out, table, rope::segments{offsets}); },
+      of_self(turning, 0, in_segment));
+
+  const auto of_context = [&](const reference::block& m, long long first, long long first_key) {
+    return [&, first, first_key](Index b, const T* told) {
+      const rows_of<T> row = x.middleRows(b * queries, queries),
+                       seen = context.middleRows(b * context_keys, context_keys);
+      return worst_probability<T>(m, row, seen, counted(queries, first), counted(context_keys, first_key),
+                                  everything, told);
+    };
+  };
+  check(
+      context_keys, [&](const auto& to, auto& out) { to.cross(x, context, batch, out); },
+      of_context(still, 0, 0));
+  check(
+      context_keys, [&](const auto& to, auto& out) { to.cross(x, context, batch, out, table, 3, 20); },
+      of_context(turning, 3, 20));
+  const auto projected = block.project_context(context, batch, table, 20);
+  check(
+      context_keys, [&](const auto& to, auto& out) { to.cross(x, projected, out, table, 3); },
+      of_context(turning, 3, 20));
+}
+
+TEST_CASE("memory of another length for what a block tells is refused before anything is written",
+          "[block]") {
+  const random_block<double> memory({}, 543);
+  testing::random numbers(544);
+  const rows_of<double> x = testing::random_rows<double>(numbers, batch * queries, 10);
+  const multi_head_attention<double> block(memory.weights(), memory.options());
+  const rows_of<double> before = rows_of<double>::Constant(batch * queries, 10, -77);
+  rows_of<double> out = before;
+  const std::size_t count = std::size_t(batch * heads * queries * queries);
+  std::vector<double> told(count + 1, -5), sums(std::size_t(batch * queries * heads) + 1, -5);
+  const std::vector<double> told_before = told, sums_before = sums;
+  for (const std::size_t length : {std::size_t(1), count - 1, count + 1})
+    CHECK(throws_saying<std::invalid_argument>(
+        [&] { block.reporting({.probabilities = std::span(told).first(length)}).forward(x, batch, out); },
+        "probabilities must be empty or have length batch * heads * queries * keys = 648, got ",
+        std::to_string(length)));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { block.reporting({.log_sum_exp = sums}).forward(x, batch, out); },
+      "log_sum_exp must be empty or have length 72, got 73"));
+  const auto projected = block.project_context(x, batch);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { block.reporting({.probabilities = told}).cross(x, projected, out); },
+      "probabilities must be empty or have length"));
+  rope::kv_cache<double> cache(batch, 20, 2, 6);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { block.reporting({.probabilities = std::span(told).first(count)}).forward(x, cache, out); },
+      "a call with a cache does not tell its probabilities, got memory for 648"));
+  CHECK(out == before);
+  CHECK(told == told_before);
+  CHECK(sums == sums_before);
+  CHECK(cache.size() == 0);
+}
