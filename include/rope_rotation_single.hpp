@@ -4172,6 +4172,63 @@ ROPE_DETAIL_QUIET_END
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
@@ -4249,7 +4306,7 @@ template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
 
-/// lanes<P> channels, widened where they are 16-bit.
+/// lanes<P> channels, widened where they have 16 or 8 bits.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -6643,6 +6700,457 @@ ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_POPE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZE_HPP
+#define ROPE_ROTATION_QUANTIZE_HPP
+
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
+#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#include <algorithm>  // std::max, std::fill_n
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_EXP2_HPP
+#define ROPE_BASE_SIMD_EXP2_HPP
+
+#include <cfloat>  // FLT_EVAL_METHOD
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
+/// and splitting an exponent into its integer and the rest is then exact.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
+/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
+/// a float.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if defined(__FAST_MATH__)
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
+#endif
+  return x;
+}
+
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
+  // the exponent of 2^(n - 1) as a number stores it.
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+template <class A>
+inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
+                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
+                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
+template <>
+inline constexpr double exp2_coefficients<double>[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+
+/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
+/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
+/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  P p = fill<P>(2 * exp2_coefficients<A>[0]);
+  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
+    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_EXP2_HPP
+
+/// The channels of one head as integers of 8 bits with one scale, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether channels of type C are integers beside a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
+
+/// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
+/// channel of such a head is one. By the bits: -ffast-math knows no infinities.
+inline float usable_scale(float scale) {
+  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  return (bits & 0x7f800000u) == 0x7f800000u ? std::bit_cast<float>(0x7fc00000u) : scale;
+}
+
+/// out[i] = scale integers[i], each rounded once.
+///
+/// \param scale  as usable_scale returns it
+template <class A>
+void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
+  using P = packet<A>;
+  Index i = 0;
+  if constexpr (has_packets<std::int8_t, P>) {
+    const P factor = fill<P>(scale);
+    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
+  }
+  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
+}
+
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / 127.
+///
+/// Heads below 2^-118 in magnitude become zeros with a scale of 0. Where x holds a NaN or an infinity the
+/// scale is NaN and the integers are zeros.
+inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
+  // Magnitudes are in the order of their bits, NaN behind infinity.
+  std::int32_t largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
+  if (largest >= infinity || largest < smallest) {
+    std::fill_n(out, count, std::int8_t{0});
+    return largest < smallest ? 0.0f : std::bit_cast<float>(std::int32_t{0x7fc00000});
+  }
+  const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
+              inverse = as_computed(1.0f / scale);
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
+  // floats, but not one of their bits.
+  constexpr float shift = 0x1.8p23f;
+  constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
+  for (Index i = 0; i < count; ++i)
+    out[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) -
+                                      bits_of_shift);
+  return scale;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
+#define ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+
+/// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
+///
+///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
+///     quantize(k, keys);
+///
+/// A scale that is NaN or infinite makes every channel of its head NaN. Integers may be anything in [-128,
+/// 127], so heads that other programs rounded with a symmetric scale are read as they are.
+///
+/// \tparam T  std::int8_t, const for inputs
+///
+/// Requires:  as head_view; scales are of the same batch, tokens and heads, in any order of axes
+template <class T>
+struct quantized_view {
+  static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
+                "quantized_view: channels are std::int8_t");
+  using value_type = std::remove_const_t<T>;
+  using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+  head_view<scale_type> scales;  // [batch, tokens, heads, 1]
+
+  /// The integers of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// Their scale.
+  scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
+  }
+
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  quantized_view batch_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.batch_range(first, count);
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  quantized_view head_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.head_range(first, count);
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  quantized_view token_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.token_range(first, count);
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+};
+
+namespace detail {
+
+/// The view of heads whose channels are stored as T.
+template <class T>
+using stored_view =
+    std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
+
+/// Heads in the order of their scales.
+template <class T>
+quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
+                                Index head_dim) {
+  return {data,
+          scales.batch,
+          scales.tokens,
+          scales.heads,
+          head_dim,
+          scales.batch_stride * head_dim,
+          scales.token_stride * head_dim,
+          scales.head_stride * head_dim,
+          scales};
+}
+
+/// The extents of quantized heads, as those of a view that only tells a shape.
+template <class T>
+head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
+  return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
+}
+
+/// Extents, of the scales too, and data where the shape has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_quantized(const char* function, const quantized_view<T>& x) {
+  check_view(function, shape_of(x));
+  if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+      x.scales.head_dim != 1)
+    ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
+                                              x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
+                                              ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
+  if ((x.data == nullptr || x.scales.data == nullptr) && x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
+      x.head_dim != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a quantized view must have data and scales, got null for [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+}  // namespace detail
+
+/// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
+/// and [batch, tokens, heads]. The same holds for the three below.
+///
+/// Throws:  as bshd of one pointer
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
+    Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
+    Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
+    Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
+/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Views of one shape, with memory where it has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
+                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
+                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+  check_memory(function, x);
+}
+
+/// One head of a checked view.
+template <class X>
+void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
+  if constexpr (std::is_same_v<X, float>) {
+    *scale = quantize_channels(x, count, integers);
+  } else {
+    struct quantized_numbers {};
+    float* wide = workspace<quantized_numbers, float>(count);
+    widen(x, count, wide);
+    *scale = quantize_channels(wide, count, integers);
+  }
+}
+
+/// Views of one shape that are checked.
+template <class X>
+void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h)
+        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                              out.scale_at(b, t, h));
+}
+
+}  // namespace detail
+
+/// Rounds every head to integers times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param out  of the same shape
+///
+/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
+/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
+///            at most that (tests/rotation/quantize.test.cpp)
+/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+template <class X, class T>
+void quantize(head_view<X> x, quantized_view<T> out) {
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_checked(x, out);
+}
+
+/// The numbers that integers and scales stand for.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+template <class X, class T>
+void dequantize(quantized_view<X> x, head_view<T> out) {
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
+  detail::check_quantization("dequantize", out, x);
+  struct dequantized_numbers {};
+  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) {
+        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+        if constexpr (std::is_same_v<T, float>) {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+        } else {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+        }
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_QUERY_SCALING_HPP
 #define ROPE_ROTATION_QUERY_SCALING_HPP

@@ -1683,12 +1683,314 @@ class block_keys {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+#define ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+
+#include <algorithm>  // std::min
+#include <cstddef>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 #define ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 
 #include <cstdint>
 #include <limits>
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
+#define ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+
+#include <functional>  // std::less
+#include <utility>     // std::pair
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+
+#include <algorithm>  // std::min
+#include <atomic>
+#include <concepts>
+
+
+/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
+struct any_body {
+  void operator()(Index /*piece*/) const {}
+};
+struct any_range_body {
+  void operator()(Index /*first*/, Index /*last*/) const {}
+};
+
+}  // namespace detail
+
+/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done.
+/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
+/// pools would: scratch memory belongs to a thread, and is in use.
+///
+///     struct openmp {
+///       rope::Index threads() const { return omp_get_max_threads(); }
+///       void parallel_for(rope::Index count, const auto& body) const {
+///         #pragma omp parallel for
+///         for (rope::Index i = 0; i < count; ++i) body(i);
+///       }
+///     };
+template <class X>
+concept thread_source = requires(const X& threads) {
+  { threads.threads() } -> std::convertible_to<Index>;
+  threads.parallel_for(Index{}, detail::any_body{});
+};
+
+/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
+template <class X>
+concept eigen_thread_pool_device = requires(const X& device) {
+  { device.numThreads() } -> std::convertible_to<Index>;
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+};
+
+/// Everything a `threads` parameter takes.
+template <class X>
+concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
+
+/// The calling thread alone: what every call without a `threads` argument uses.
+///
+///     rotate<half_split>(q, table, start, this_thread{});
+struct this_thread {
+  Index threads() const { return 1; }
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = 0; i < count; ++i) body(i);
+  }
+};
+
+namespace detail {
+
+/// How many threads the caller has.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
+  else
+    return threads.numThreads();
+}
+
+/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
+  } else {
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
+  }
+}
+
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
+/// next one when they are free. A call too small to gain from a second thread stays on its own.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  if (pieces <= 1 || work < smallest / tasks) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
+/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+template <class Threads, class Body>
+void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
+  constexpr Index smallest_piece = Index{1} << 18;
+  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
+  if (pieces <= 1) {
+    if (count > 0) body(Index{0}, count);
+    return;
+  }
+  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
+             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_PARALLEL_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+
+#include <concepts>  // std::convertible_to
+#include <cstdint>
+#include <type_traits>
+#include <utility>  // std::forward
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_HASH_HPP
+#define ROPE_BASE_HASH_HPP
+
+#include <bit>  // std::bit_cast
+#include <cstdint>
+
+
+/// Hashes by which tables and layouts are told apart.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// of SplitMix64).
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  return hash ^ (hash >> 31);
+}
+
+/// An array [rows, columns] of doubles.
+template <class Derived>
+std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
+  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
+  for (Index c = 0; c < values.cols(); ++c)
+    for (Index r = 0; r < values.rows(); ++r)
+      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
+  return hash;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_HASH_HPP
+
+/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
+/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
+/// has a default.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
+/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+
+/// The two layouts, for a program that learns only at run time which one it needs.
+enum class layout_kind { interleaved, half_split };
+
+/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
+}
+
+namespace detail {
+
+/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
+struct unnamed_layout {};
+
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+
+/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
+/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
+/// and addresses of its own.
+template <class Layout>
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_LAYOUT_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
@@ -1892,6 +2194,352 @@ auto thd(Matrix&& matrix, Index heads) {
 
 #endif  // ROPE_ROTATION_VIEW_HPP
 
+/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
+///
+/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
+/// too; other arguments are types.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class X>
+inline constexpr bool is_head_view = false;
+template <class T>
+inline constexpr bool is_head_view<head_view<T>> = true;
+
+/// Memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
+template <class X>
+concept memory_without_axes =
+    !is_head_view<X> && (std::is_pointer_v<X> || std::is_array_v<X> ||
+                         requires(X & x) { std::is_pointer_v<decltype(x.data())>; });
+
+/// Whether the first argument of a call is no view, or another of the first `views` is memory.
+template <int views, class First, class... Others>
+constexpr bool lacks_view() {
+  int place = 1;
+  bool lacks = !is_head_view<std::remove_cvref_t<First>>;
+  ((lacks |= place++ < views && memory_without_axes<std::remove_cvref_t<Others>>), ...);
+  return lacks;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+/// A layout that turns pairs is named, and is one.
+#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
+  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
+                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
+                     "<half_split>(...)");                                                         \
+  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
+                ": a layout is interleaved, half_split or a type with static first and second "    \
+                "(i, pairs)")
+
+/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+
+#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
+  static_assert(position_form<Positions>,            \
+                name ": positions are integers: a start, a list of ids, row_starts or segments")
+
+#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
+  static_assert(parallel_executor<Threads>, name                                         \
+                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
+                "parallel_for(count, body), both const")
+
+/// What every function that turns pairs takes.
+#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
+  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
+  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
+  ROPE_DETAIL_CHECK_THREADS(name, Threads)
+
+/// A head `x` that is overwritten, beside the function that leaves it as it is.
+#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
+  static_assert(!std::is_const_v<T>,           \
+                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
+
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
+                name ": both views turn in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)");                                            \
+  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
+                name ": both views have the same channel type")
+
+#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
+  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
+
+#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
+  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
+                name ": " names " have the same channel type")
+
+/// An overload of `function` for calls whose first `views` arguments are not all views: it says what to
+/// write. Further arguments may be lists of positions, which have no axes either.
+#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views)                                             \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                         \
+  requires(detail::lacks_view<views, Arguments...>()) void function(Arguments&&...) {          \
+    static_assert(!detail::lacks_view<views, Arguments...>(), #function                        \
+                  ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) " \
+                  "or thd(x)");                                                                \
+  }                                                                                            \
+  static_assert(true)
+
+#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
+
+/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
+    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
+                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
+    ROPE_THROW(std::length_error,
+               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
+template <class... T>
+void check_memory(const char* function, const head_view<T>&... views) {
+  const auto check_one = [function](const auto& x) {
+    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
+                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+  };
+  (check_one(views), ...);
+}
+
+/// Whether the view covers every element between its first and its last one.
+template <class T>
+bool is_dense(const head_view<T>& x) {
+  Index last = x.head_dim - 1;
+  bool ascends = true;
+  for (const auto& [extent, stride] :
+       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
+    if (extent > 1) last += (extent - 1) * stride;
+    ascends = ascends && (extent <= 1 || stride >= 0);
+  }
+  return ascends && last + 1 == x.size();
+}
+
+/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
+/// of 1 is never taken, so it may be anything.
+template <class T>
+bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
+  if (x.size() == 0) return true;
+  if (x.data == out.data)
+    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
+           (x.tokens == 1 || x.token_stride == out.token_stride) &&
+           (x.heads == 1 || x.head_stride == out.head_stride);
+  if (!is_dense(x) || !is_dense(out)) return true;
+  const std::less<const T*> before;
+  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
+}
+
+/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
+/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
+/// one, as in a window of one array.
+template <class T>
+bool holds_channel(const head_view<T>& x, const T* place) {
+  if (std::less<const T*>{}(place, x.data)) return false;
+  struct axis {
+    Index extent, stride;
+  };
+  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
+  const auto order = [&axes](int longer, int shorter) {
+    if (axes[longer].stride < axes[shorter].stride) {
+      const axis other = axes[longer];
+      axes[longer] = axes[shorter];
+      axes[shorter] = other;
+    }
+  };
+  order(0, 1);
+  order(1, 2);
+  order(0, 1);
+  Index rest = place - x.data;
+  for (const axis& a : axes) {
+    if (a.extent == 1 || a.stride <= 0) continue;
+    if (rest / a.stride >= a.extent) return false;
+    rest %= a.stride;
+  }
+  return rest < x.head_dim;
+}
+
+/// Whether the first channel of one view is found to be a channel of the other.
+template <class T>
+bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
+  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
+
+/// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
+///
+///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
+///     quantize(k, keys);
+///
+/// A scale that is NaN or infinite makes every channel of its head NaN. Integers may be anything in [-128,
+/// 127], so heads that other programs rounded with a symmetric scale are read as they are.
+///
+/// \tparam T  std::int8_t, const for inputs
+///
+/// Requires:  as head_view; scales are of the same batch, tokens and heads, in any order of axes
+template <class T>
+struct quantized_view {
+  static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
+                "quantized_view: channels are std::int8_t");
+  using value_type = std::remove_const_t<T>;
+  using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+  head_view<scale_type> scales;  // [batch, tokens, heads, 1]
+
+  /// The integers of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// Their scale.
+  scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
+  }
+
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  quantized_view batch_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.batch_range(first, count);
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  quantized_view head_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.head_range(first, count);
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  quantized_view token_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.token_range(first, count);
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+};
+
+namespace detail {
+
+/// The view of heads whose channels are stored as T.
+template <class T>
+using stored_view =
+    std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
+
+/// Heads in the order of their scales.
+template <class T>
+quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
+                                Index head_dim) {
+  return {data,
+          scales.batch,
+          scales.tokens,
+          scales.heads,
+          head_dim,
+          scales.batch_stride * head_dim,
+          scales.token_stride * head_dim,
+          scales.head_stride * head_dim,
+          scales};
+}
+
+/// The extents of quantized heads, as those of a view that only tells a shape.
+template <class T>
+head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
+  return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
+}
+
+/// Extents, of the scales too, and data where the shape has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_quantized(const char* function, const quantized_view<T>& x) {
+  check_view(function, shape_of(x));
+  if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+      x.scales.head_dim != 1)
+    ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
+                                              x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
+                                              ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
+  if ((x.data == nullptr || x.scales.data == nullptr) && x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
+      x.head_dim != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a quantized view must have data and scales, got null for [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+}  // namespace detail
+
+/// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
+/// and [batch, tokens, heads]. The same holds for the three below.
+///
+/// Throws:  as bshd of one pointer
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
+    Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
+    Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
+    Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
 /// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
 
 namespace rope {
@@ -1936,8 +2584,8 @@ struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
 
   token_source() = default;
-  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
-  token_source(const head_view<const C>& view)
+  token_source(const stored_view<C>& view) : token_source(stored_view<const C>(view)) {}
+  token_source(const stored_view<const C>& view)
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
@@ -1947,7 +2595,7 @@ struct token_source {
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call
   /// \param length  tokens of the longest row
-  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
+  token_source(const stored_view<const C>& pool, const block_table& blocks, Index first, Index length)
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
@@ -1960,14 +2608,20 @@ struct token_source {
     if (page_size_ == 0) return view_.at(b, t, h);
     return view_.at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
   }
+  /// The scale of one head of one token, of quantized ones, and how far from each other those of a head are.
+  const float* scale_at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.scale_at(b, t, h);
+    return view_.scale_at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
+  }
+  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : page_size_ - t % page_size_;
   }
 
  private:
-  head_view<const C> view_ = {};  // or the pool
-  Index page_size_ = 0;           // 0: no pages
+  stored_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;             // 0: no pages
   block_table blocks_ = {};
   Index first_ = 0;
 };
@@ -1977,6 +2631,37 @@ struct token_source {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
+#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#include <algorithm>  // std::max, std::fill_n
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_EXP2_HPP
+#define ROPE_BASE_SIMD_EXP2_HPP
+
+#include <cfloat>  // FLT_EVAL_METHOD
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_HPP
+#define ROPE_BASE_SIMD_PACKET_HPP
+
+#include <bit>    // std::bit_cast
+#include <cmath>  // std::fma
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_CHANNELS_HPP
 #define ROPE_BASE_CHANNELS_HPP
@@ -2010,72 +2695,6 @@ void widen(const T* from, Index count, arithmetic<T>* to) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_CHANNELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_HPP
-#define ROPE_BASE_SIMD_PACKET_HPP
-
-#include <bit>    // std::bit_cast
-#include <cmath>  // std::fma
-#include <complex>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
 #define ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
@@ -2194,6 +2813,63 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral
 ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_CHANNELS_16_BIT_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+#define ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
+
+#include <cstdint>
+#include <cstring>  // std::memcpy
+#include <type_traits>
+
+
+/// Channels that are integers of 8 bits as floats, which is exact, in the registers of x86.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_CHANNELS_8_BIT_HPP
 
 /// SIMD registers as Eigen names them ("packets"), and their scalar twins. This is the only header that uses
 /// Eigen::internal. Every operation gives the same bits in a lane of a packet as its twin gives on a scalar,
@@ -2271,7 +2947,7 @@ template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
 
-/// lanes<P> channels, widened where they are 16-bit.
+/// lanes<P> channels, widened where they have 16 or 8 bits.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -2461,6 +3137,538 @@ ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+
+/// What attention asks of packets that Eigen does not have.
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16) {
+    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
+    __m512 quarters[4], pairs[2];
+    for (int j = 0; j < 4; ++j) {
+      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    for (int j = 0; j < 2; ++j)
+      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
+  }
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+
+/// x, held in a register from here on: GCC would rather load an operand again for every product.
+template <class P>
+EIGEN_ALWAYS_INLINE P in_register(P x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
+/// a maximum in any order: the instruction returns its second one then.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+
+/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
+/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
+/// alone, and under -ffast-math those then have other last bits.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+ROPE_DETAIL_QUIET_END
+
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
+
+/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
+/// and splitting an exponent into its integer and the rest is then exact.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
+/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
+/// a float.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if defined(__FAST_MATH__)
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
+#endif
+  return x;
+}
+
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
+/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
+  // the exponent of 2^(n - 1) as a number stores it.
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+template <class A>
+inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
+                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
+                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
+template <>
+inline constexpr double exp2_coefficients<double>[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+
+/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
+/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
+/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  P p = fill<P>(2 * exp2_coefficients<A>[0]);
+  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
+    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_EXP2_HPP
+
+/// The channels of one head as integers of 8 bits with one scale, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether channels of type C are integers beside a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
+
+/// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
+/// channel of such a head is one. By the bits: -ffast-math knows no infinities.
+inline float usable_scale(float scale) {
+  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  return (bits & 0x7f800000u) == 0x7f800000u ? std::bit_cast<float>(0x7fc00000u) : scale;
+}
+
+/// out[i] = scale integers[i], each rounded once.
+///
+/// \param scale  as usable_scale returns it
+template <class A>
+void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
+  using P = packet<A>;
+  Index i = 0;
+  if constexpr (has_packets<std::int8_t, P>) {
+    const P factor = fill<P>(scale);
+    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
+  }
+  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
+}
+
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / 127.
+///
+/// Heads below 2^-118 in magnitude become zeros with a scale of 0. Where x holds a NaN or an infinity the
+/// scale is NaN and the integers are zeros.
+inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
+  // Magnitudes are in the order of their bits, NaN behind infinity.
+  std::int32_t largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
+  if (largest >= infinity || largest < smallest) {
+    std::fill_n(out, count, std::int8_t{0});
+    return largest < smallest ? 0.0f : std::bit_cast<float>(std::int32_t{0x7fc00000});
+  }
+  const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
+              inverse = as_computed(1.0f / scale);
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
+  // floats, but not one of their bits.
+  constexpr float shift = 0x1.8p23f;
+  constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
+  for (Index i = 0; i < count; ++i)
+    out[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) -
+                                      bits_of_shift);
+  return scale;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
+#define ROPE_BASE_SIMD_INFINITIES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_PANELS_HPP
+#define ROPE_BASE_SIMD_PANELS_HPP
+
+#include <algorithm>  // std::min, std::fill
+#include <cstddef>
+#include <utility>  // std::index_sequence
+
+
+/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
+/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
+/// panel are loaded, and each row contributes one number to two multiply-adds.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Sizes of the kernel for numbers A.
+template <class A>
+struct panel_shape {
+  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
+  static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
+  static constexpr int packets = 2;
+  /// Keys or channels of a panel.
+  static constexpr Index width = packets * lanes<packet<A>>;
+  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
+  static constexpr Index tile = 128;
+  static_assert(tile % width == 0);
+
+  /// `count` rounded up to whole panels.
+  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
+};
+
+/// The sums of a strip in registers, [rows][packets].
+template <class A, int packets>
+struct strip_sums {
+  using P = packet<A>;
+  static constexpr int rows = panel_shape<A>::rows;
+  P sum[std::size_t(rows * packets)];
+
+  /// Calls body(row constant, packet constant) for each sum, unrolled.
+  template <class Body>
+  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
+    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+  }
+
+  /// sum[r][n] += row_numbers[r * step] * panel[n]
+  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
+    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
+                  std::make_index_sequence<std::size_t(packets)>{});
+  }
+
+ private:
+  template <class Body, std::size_t... i>
+  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
+     ...);
+  }
+  template <std::size_t... r, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
+                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
+    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
+    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
+  }
+  template <int row, std::size_t... n>
+  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
+    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
+  }
+};
+
+/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
+///
+/// \param queries  [depth, rows]
+/// \param keys     [depth, width]
+template <class A>
+EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, shape::packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
+  for (Index d = 0; d < depth; ++d)
+    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
+/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
+/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
+///
+/// \param weights  [rows, tile]
+/// \param values   [tile, width]
+/// \param sums     [rows, width]
+template <class A, int packets>
+EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
+                                   const A* shrink, A* sums_in_memory) {
+  using P = packet<A>;
+  using shape = panel_shape<A>;
+  strip_sums<A, packets> sums;
+  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
+    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
+  });
+}
+
+/// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
+/// `padded_count`.
+template <class A, class X>
+void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
+                     Index packed_stride) {
+  using P = packet<A>;
+  constexpr Index L = lanes<P>;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if (here == L) {
+      for (; d + L <= depth; d += L) {
+        P block[std::size_t(L)];
+        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        transpose(block);
+        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
+      }
+    }
+    for (; d < depth; ++d)
+      for (Index i = 0; i < columns; ++i)
+        packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
+  }
+}
+
+/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
+template <class A, class X>
+void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
+  using P = packet<A>;
+  constexpr Index width = panel_shape<A>::width, L = lanes<P>;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    const Index here = (std::min)(width, depth - c);
+    if (here == width) {
+      for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
+    } else {
+      for (Index i = 0; i < here; ++i) packed[i] = static_cast<A>(row[c + i]);
+      std::fill(packed + here, packed + width, A(0));
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_PANELS_HPP
+
+/// Scales of keys and values that are integers. Where these stream from memory, a product with a scale per
+/// token takes the place of one per channel: scores are multiplied by the scales of the keys, weights, once
+/// their sum is formed, by those of the values.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether rows that are read as `Storage` are still to be multiplied by their scales.
+template <class Storage>
+inline constexpr bool scales_apart = is_quantized<Storage>;
+
+/// Calls visit(j, scales, stride, count) for runs of keys [j, j + count) of a tile, whose scales are at
+/// regular strides.
+template <class C, class Visit>
+void for_each_run_of_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys,
+                            const Visit& visit) {
+  for (Index j = keys.first, count; j < keys.last; j += count) {
+    count = (std::min)(keys.last - j, x.run_from(begin + j));
+    visit(j, x.scale_at(b, begin + j, head), x.scale_stride(), count);
+  }
+}
+
+/// rows[r * tile + j] *= scale of key j for keys of a tile that begins with token `begin`.
+template <class A, class C>
+void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys, A* rows,
+                        Index row_count) {
+  using P = packet<A>;
+  constexpr Index tile = panel_shape<A>::tile, L = lanes<P>;
+  A factors[std::size_t(tile)];
+  for_each_run_of_scales(x, b, head, begin, keys,
+                         [&](Index j, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             factors[j + n] = static_cast<A>(usable_scale(scales[n * stride]));
+                         });
+  for (Index r = 0; r < row_count; ++r) {
+    A* row = rows + r * tile;
+    Index j = keys.first;
+    for (; j + L <= keys.last; j += L) store(row + j, multiply(load<P>(row + j), load<P>(factors + j)));
+    for (; j < keys.last; ++j) row[j] *= factors[j];
+  }
+}
+
+/// Whether the scales of all these keys are numbers, so that no channel of theirs is none.
+template <class C>
+bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
+  bool finite = true;
+  for_each_run_of_scales(x, b, head, begin, keys,
+                         [&](Index /*j*/, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             finite = finite && all_finite(scales + n * stride, 1);
+                         });
+  return finite;
+}
+
+/// Rows of tokens [first, first + count), at regular strides, of one head as numbers, [count, head_dim].
+template <class A, class C>
+void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count, Index head, A* to) {
+  const C* rows = x.at(b, first, head);
+  const float* scales = x.scale_at(b, first, head);
+  for (Index n = 0; n < count; ++n)
+    dequantize_channels(rows + n * x.token_stride, x.head_dim,
+                        static_cast<A>(usable_scale(scales[n * x.scale_stride()])), to + n * x.head_dim);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 
@@ -2469,131 +3677,6 @@ ROPE_DETAIL_QUIET_END
 #include <cstdint>
 #include <type_traits>
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_PARALLEL_HPP
-#define ROPE_BASE_PARALLEL_HPP
-
-#include <algorithm>  // std::min
-#include <atomic>
-#include <concepts>
-
-
-/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Stands for any body of a parallel loop when a concept asks whether a type can run one.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-
-}  // namespace detail
-
-/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
-/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done.
-/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
-/// pools would: scratch memory belongs to a thread, and is in use.
-///
-///     struct openmp {
-///       rope::Index threads() const { return omp_get_max_threads(); }
-///       void parallel_for(rope::Index count, const auto& body) const {
-///         #pragma omp parallel for
-///         for (rope::Index i = 0; i < count; ++i) body(i);
-///       }
-///     };
-template <class X>
-concept thread_source = requires(const X& threads) {
-  { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
-};
-
-/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
-template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
-  { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
-};
-
-/// Everything a `threads` parameter takes.
-template <class X>
-concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-
-/// The calling thread alone: what every call without a `threads` argument uses.
-///
-///     rotate<half_split>(q, table, start, this_thread{});
-struct this_thread {
-  Index threads() const { return 1; }
-  void parallel_for(Index count, const auto& body) const {
-    for (Index i = 0; i < count; ++i) body(i);
-  }
-};
-
-namespace detail {
-
-/// How many threads the caller has.
-template <class Threads>
-Index available_threads(const Threads& threads) {
-  if constexpr (thread_source<Threads>)
-    return threads.threads();
-  else
-    return threads.numThreads();
-}
-
-/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
-template <class Threads, class Run>
-void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
-      for (Index piece = first; piece < last; ++piece) run(piece);
-    });
-  }
-}
-
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
-/// next one when they are free. A call too small to gain from a second thread stays on its own.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, Index work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < smallest / tasks) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, static_cast<double>(work), [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
-}
-
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
-template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, Index bytes, const Body& body) {
-  constexpr Index smallest_piece = Index{1} << 18;
-  const Index pieces = (std::min)((std::min)(available_threads(threads), count), bytes / smallest_piece);
-  if (pieces <= 1) {
-    if (count > 0) body(Index{0}, count);
-    return;
-  }
-  run_pieces(threads, pieces, static_cast<double>(bytes) / static_cast<double>(pieces),
-             [&](Index piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_PARALLEL_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_WORKSPACE_HPP
 #define ROPE_BASE_WORKSPACE_HPP
@@ -2950,252 +4033,6 @@ ROPE_DETAIL_QUIET_END
 #include <type_traits>
 #include <utility>  // std::index_sequence
 
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-
-#include <cstddef>
-#include <type_traits>
-
-
-/// What attention asks of packets that Eigen does not have.
-
-ROPE_DETAIL_QUIET_BEGIN
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16) {
-    // Adding while transposing takes a third of the shuffles. Packet 4 (k % 4) + k / 4 is the k-th to enter.
-    __m512 quarters[4], pairs[2];
-    for (int j = 0; j < 4; ++j) {
-      const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-      const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-      const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-      quarters[j] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    }
-    for (int j = 0; j < 2; ++j)
-      pairs[j] = _mm512_add_ps(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                               _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-    const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-    return P(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(low, high))));
-  }
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
-template <class P>
-EIGEN_ALWAYS_INLINE P in_register(P x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) __asm__("" : "+x"(x));
-#endif
-  return x;
-}
-
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets
-/// wherever the numbers lie: an Eigen expression of any length takes those before the first aligned one
-/// alone, and under -ffast-math those then have other last bits.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-ROPE_DETAIL_QUIET_END
-
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_LAYOUT_HPP
-#define ROPE_ROTATION_LAYOUT_HPP
-
-#include <concepts>  // std::convertible_to
-#include <cstdint>
-#include <type_traits>
-#include <utility>  // std::forward
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_HASH_HPP
-#define ROPE_BASE_HASH_HPP
-
-#include <bit>  // std::bit_cast
-#include <cstdint>
-
-
-/// Hashes by which tables and layouts are told apart.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
-constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
-}
-
-/// An array [rows, columns] of doubles.
-template <class Derived>
-std::uint64_t mix(std::uint64_t hash, const Eigen::DenseBase<Derived>& values) {
-  hash = mix(mix(hash, static_cast<std::uint64_t>(values.rows())), static_cast<std::uint64_t>(values.cols()));
-  for (Index c = 0; c < values.cols(); ++c)
-    for (Index r = 0; r < values.rows(); ++r)
-      hash = mix(hash, std::bit_cast<std::uint64_t>(values.derived()(r, c)));
-  return hash;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_HASH_HPP
-
-/// Which two channels of a head form pair i. The two layouts of the field, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i) turns by the same angle in both, so one frequency table serves either. Checkpoints do
-/// not say which one they were trained with, and the wrong one yields fluent, wrong text: hence no function
-/// has a default.
-
-namespace rope {
-inline namespace ROPE_ABI {
-
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-///
-///     rotate<interleaved>(q, k, table, start);
-///
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-///
-///     rotate<half_split>(q, k, table, start);
-///
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels, and together they must
-/// name every channel of [0, 2 * pairs) once. A user's own type works wherever the two above do.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-
-/// The two layouts, for a program that learns only at run time which one it needs.
-enum class layout_kind { interleaved, half_split };
-
-/// Calls f(interleaved{}) or f(half_split{}) and returns what it returns.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(layout_kind layout, Call&& f) {
-  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-
-inline const char* name_of(layout_kind layout) {
-  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
-}
-
-namespace detail {
-
-/// Stands for the layout a caller forgot to name, so that the compiler can say so in one sentence.
-struct unnamed_layout {};
-
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-
-/// A number that layouts have in common when they pair the same channels, a hash of these but for the two of
-/// the library, which need no loop. A value, because a cache may cross into a shared library, which has types
-/// and addresses of its own.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_LAYOUT_HPP
 
 /// The rotation of the heads of one token. The table entries of a block of pairs are loaded once, into
 /// registers, and stay there while the same channels of every head pass through. Each pair (u, v) becomes
@@ -5610,7 +6447,7 @@ struct table_rotation {
 /// A checked call of attention.
 ///
 /// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type where T is float
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
@@ -5680,8 +6517,13 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
+/// What rows are packed from: integers have been multiplied by their scales by then.
+template <class C>
+using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
+
 /// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
-/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type.
+/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type. Integers that are kept
+/// are still to be multiplied by their scales, and what they become has been.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
@@ -5694,24 +6536,36 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
-      for (Index n = 0; n < count; ++n)
-        widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
+      if constexpr (is_quantized<C>)
+        dequantize_rows(k, b, first, count, kv, buffers.turned);
+      else
+        for (Index n = 0; n < count; ++n)
+          widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
       const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
       rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
                           buffers.turned);
     }
     return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
+  } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(k, b, first, count, kv, buffers.wide);
+    return {buffers.wide, k.head_dim};
   } else {
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
 
-/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim].
+/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim], in a type as
+/// those of keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {
-  return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count, call.v.head_dim,
-                          buffers.wide);
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(call.v, b, first, count, kv, buffers.wide);
+    return {buffers.wide, call.v.head_dim};
+  } else {
+    return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count,
+                            call.v.head_dim, buffers.wide);
+  }
 }
 
 /// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to
@@ -5832,263 +6686,6 @@ struct strip_in_tile {
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_STRIP_IN_TILE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_EXP2_HPP
-#define ROPE_BASE_SIMD_EXP2_HPP
-
-#include <cfloat>  // FLT_EVAL_METHOD
-#include <cstddef>
-#include <cstdint>
-#include <cstring>  // std::memcpy
-#include <type_traits>
-
-
-/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
-/// and splitting an exponent into its integer and the rest is then exact.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
-/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
-/// a float.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if defined(__FAST_MATH__)
-  EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
-    volatile P stored = x;
-    return stored;
-  }
-#endif
-  return x;
-}
-
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
-  // the exponent of 2^(n - 1) as a number stores it.
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-template <class A>
-inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
-                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
-                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
-template <>
-inline constexpr double exp2_coefficients<double>[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-
-/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
-/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
-/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  P p = fill<P>(2 * exp2_coefficients<A>[0]);
-  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
-    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_EXP2_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_PANELS_HPP
-#define ROPE_BASE_SIMD_PANELS_HPP
-
-#include <algorithm>  // std::min, std::fill
-#include <cstddef>
-#include <utility>  // std::index_sequence
-
-
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
-/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
-/// panel are loaded, and each row contributes one number to two multiply-adds.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Sizes of the kernel for numbers A.
-template <class A>
-struct panel_shape {
-  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
-  static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
-  static constexpr int packets = 2;
-  /// Keys or channels of a panel.
-  static constexpr Index width = packets * lanes<packet<A>>;
-  /// Keys of a tile: a multiple of every width. A packed tile of 128 channels takes 64 KiB as float.
-  static constexpr Index tile = 128;
-  static_assert(tile % width == 0);
-
-  /// `count` rounded up to whole panels.
-  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
-};
-
-/// The sums of a strip in registers, [rows][packets].
-template <class A, int packets>
-struct strip_sums {
-  using P = packet<A>;
-  static constexpr int rows = panel_shape<A>::rows;
-  P sum[std::size_t(rows * packets)];
-
-  /// Calls body(row constant, packet constant) for each sum, unrolled.
-  template <class Body>
-  static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
-  }
-
-  /// sum[r][n] += row_numbers[r * step] * panel[n]
-  EIGEN_ALWAYS_INLINE void multiply_add_row(const A* row_numbers, Index step, const A* panel) {
-    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-                  std::make_index_sequence<std::size_t(packets)>{});
-  }
-
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void step_unrolled(const A* row_numbers, Index step, const A* panel,
-                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const P columns[] = {load<P>(panel + Index(n) * lanes<P>)...};
-    (row_unrolled<int(r)>(fill<P>(row_numbers[Index(r) * step]), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const P& number, const P* columns, std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = multiply_add(number, columns[n], sum[row * packets + int(n)])), ...);
-  }
-};
-
-/// scores[r * tile + n] = sum_d queries[d * rows + r] * keys[d * width + n] for one panel of keys.
-///
-/// \param queries  [depth, rows]
-/// \param keys     [depth, width]
-template <class A>
-EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth, A* scores) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, shape::packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * shape::packets + n] = fill<P>(A(0)); });
-  for (Index d = 0; d < depth; ++d)
-    sums.multiply_add_row(queries + d * shape::rows, 1, keys + d * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    store(scores + r * shape::tile + n * lanes<P>, sums.sum[r * shape::packets + n]);
-  });
-}
-
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
-/// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
-/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
-///
-/// \param weights  [rows, tile]
-/// \param values   [tile, width]
-/// \param sums     [rows, width]
-template <class A, int packets>
-EIGEN_DONT_INLINE void value_panel(const A* weights, const A* values, Index first, Index last,
-                                   const A* shrink, A* sums_in_memory) {
-  using P = packet<A>;
-  using shape = panel_shape<A>;
-  strip_sums<A, packets> sums;
-  sums.for_each([&](auto r, auto n) { sums.sum[r * packets + n] = fill<P>(A(0)); });
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + j, shape::tile, values + j * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    A* before = sums_in_memory + r * shape::width + n * lanes<P>;
-    store(before, multiply_add(fill<P>(shrink[r]), load<P>(before), sums.sum[r * packets + n]));
-  });
-}
-
-/// packed[d * packed_stride + n] = rows[n * row_stride + d], widened, for n in [0, count), zero up to
-/// `padded_count`.
-template <class A, class X>
-void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_count, Index depth, A* packed,
-                     Index packed_stride) {
-  using P = packet<A>;
-  constexpr Index L = lanes<P>;
-  for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
-    Index d = 0;
-    if (here == L) {
-      for (; d + L <= depth; d += L) {
-        P block[std::size_t(L)];
-        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
-        transpose(block);
-        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
-      }
-    }
-    for (; d < depth; ++d)
-      for (Index i = 0; i < columns; ++i)
-        packed[d * packed_stride + n + i] = i < here ? static_cast<A>(rows[(n + i) * row_stride + d]) : A(0);
-  }
-}
-
-/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
-template <class A, class X>
-void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
-  using P = packet<A>;
-  constexpr Index width = panel_shape<A>::width, L = lanes<P>;
-  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
-    const Index here = (std::min)(width, depth - c);
-    if (here == width) {
-      for (Index i = 0; i < width; i += L) store(packed + i, load<P>(row + c + i));
-    } else {
-      for (Index i = 0; i < here; ++i) packed[i] = static_cast<A>(row[c + i]);
-      std::fill(packed + here, packed + width, A(0));
-    }
-  }
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_PANELS_HPP
 
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
@@ -6815,6 +7412,8 @@ class decode_split {
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
+      if constexpr (scales_apart<value_type>)
+        multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
       careful(kv) = softmax.hides() && !finite(kv, begin, hull);
       if (careful(kv))
         add_visible_values(kv, begin, softmax);
@@ -6844,6 +7443,8 @@ class decode_split {
       score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
                              scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
     });
+    if constexpr (scales_apart<key_type>)
+      multiply_by_scales(call_.k, b_, kv, begin, keys, scores_of(kv), rows_);
   }
 
   void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
@@ -6879,6 +7480,7 @@ class decode_split {
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {
+    if constexpr (is_quantized<C>) return has_finite_scales(call_.v, b_, kv, begin, keys);
     for (Index j = keys.first; j < keys.last; ++j)
       if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
     return true;
@@ -7097,11 +7699,11 @@ class prefill_block {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<loadable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
                                                                         here, m_.buffers);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
                       m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<loadable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
+      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
                  shape::tile * shape::width);
@@ -7351,209 +7953,6 @@ void check_layout(const char* function, Index pairs) {
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_DETAIL_LAYOUT_CHECK_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
-
-#include <functional>  // std::less
-#include <utility>     // std::pair
-
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-#define ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-#include <type_traits>
-
-
-/// What can be wrong with the types of a call, each in one sentence that is the same for every function.
-///
-/// Macros, because the text of a static_assert is a literal. `name` is the name of the function, a literal
-/// too; other arguments are types.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class X>
-inline constexpr bool is_head_view = false;
-template <class T>
-inline constexpr bool is_head_view<head_view<T>> = true;
-
-/// Memory that does not tell the order of its axes: a pointer, a tensor, a matrix, a container.
-template <class X>
-concept memory_without_axes =
-    !is_head_view<X> && (std::is_pointer_v<X> || std::is_array_v<X> ||
-                         requires(X & x) { std::is_pointer_v<decltype(x.data())>; });
-
-/// Whether the first argument of a call is no view, or another of the first `views` is memory.
-template <int views, class First, class... Others>
-constexpr bool lacks_view() {
-  int place = 1;
-  bool lacks = !is_head_view<std::remove_cvref_t<First>>;
-  ((lacks |= place++ < views && memory_without_axes<std::remove_cvref_t<Others>>), ...);
-  return lacks;
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-/// A layout that turns pairs is named, and is one.
-#define ROPE_DETAIL_CHECK_LAYOUT(name, Layout)                                                     \
-  static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                   \
-                name ": name the layout of the channel pairs, " name "<interleaved>(...) or " name \
-                     "<half_split>(...)");                                                         \
-  static_assert(pair_layout<Layout> || std::is_same_v<Layout, detail::unnamed_layout>, name        \
-                ": a layout is interleaved, half_split or a type with static first and second "    \
-                "(i, pairs)")
-
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
-
-#define ROPE_DETAIL_CHECK_POSITIONS(name, Positions) \
-  static_assert(position_form<Positions>,            \
-                name ": positions are integers: a start, a list of ids, row_starts or segments")
-
-#define ROPE_DETAIL_CHECK_THREADS(name, Threads)                                         \
-  static_assert(parallel_executor<Threads>, name                                         \
-                ": threads are an Eigen::ThreadPoolDevice or a type with threads() and " \
-                "parallel_for(count, body), both const")
-
-/// What every function that turns pairs takes.
-#define ROPE_DETAIL_CHECK_ROTATION(name, Layout, Positions, Threads) \
-  ROPE_DETAIL_CHECK_LAYOUT(name, Layout);                            \
-  ROPE_DETAIL_CHECK_POSITIONS(name, Positions);                      \
-  ROPE_DETAIL_CHECK_THREADS(name, Threads)
-
-/// A head `x` that is overwritten, beside the function that leaves it as it is.
-#define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
-  static_assert(!std::is_const_v<T>,           \
-                name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
-
-#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
-                name ": both views turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                            \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
-                name ": both views have the same channel type")
-
-#define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
-  static_assert(!std::is_const_v<T>, name ": " out " is read-only")
-
-#define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
-  static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
-                name ": " names " have the same channel type")
-
-/// An overload of `function` for calls whose first `views` arguments are not all views: it says what to
-/// write. Further arguments may be lists of positions, which have no axes either.
-#define ROPE_DETAIL_ASK_FOR_VIEWS(function, views)                                             \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                         \
-  requires(detail::lacks_view<views, Arguments...>()) void function(Arguments&&...) {          \
-    static_assert(!detail::lacks_view<views, Arguments...>(), #function                        \
-                  ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) " \
-                  "or thd(x)");                                                                \
-  }                                                                                            \
-  static_assert(true)
-
-#endif  // ROPE_ROTATION_DETAIL_TYPE_CHECKS_HPP
-
-/// What can be wrong with the types (type_checks.hpp) and the views of a call, whatever the call is.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-template <class T>
-void check_view(const char* function, const head_view<T>& x) {
-  if (x.batch < 0 || x.tokens < 0 || x.heads < 0 || x.head_dim < 0)
-    ROPE_THROW(std::invalid_argument, message(function, ": the extents of a view must not be negative, got [",
-                                              x.batch, ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  if (!extents_fit(x.batch, x.tokens, x.heads, x.head_dim, Index(sizeof(T))))
-    ROPE_THROW(std::length_error,
-               message(function, ": the extents of a view must not exceed the address space, got [", x.batch,
-                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-}
-
-/// Refuses a null pointer where the shape has elements. Not for views that only tell a shape.
-template <class... T>
-void check_memory(const char* function, const head_view<T>&... views) {
-  const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
-      ROPE_THROW(std::invalid_argument, message(function, ": a view must have data, got null for [", x.batch,
-                                                ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
-  };
-  (check_one(views), ...);
-}
-
-/// Whether the view covers every element between its first and its last one.
-template <class T>
-bool is_dense(const head_view<T>& x) {
-  Index last = x.head_dim - 1;
-  bool ascends = true;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}}) {
-    if (extent > 1) last += (extent - 1) * stride;
-    ascends = ascends && (extent <= 1 || stride >= 0);
-  }
-  return ascends && last + 1 == x.size();
-}
-
-/// False where `x` and `out` are seen to share elements without being the same view. The stride of an extent
-/// of 1 is never taken, so it may be anything.
-template <class T>
-bool same_or_disjoint(const head_view<const T>& x, const head_view<T>& out) {
-  if (x.size() == 0) return true;
-  if (x.data == out.data)
-    return (x.batch == 1 || x.batch_stride == out.batch_stride) &&
-           (x.tokens == 1 || x.token_stride == out.token_stride) &&
-           (x.heads == 1 || x.head_stride == out.head_stride);
-  if (!is_dense(x) || !is_dense(out)) return true;
-  const std::less<const T*> before;
-  return !before(out.data, x.data + x.size()) || !before(x.data, out.data + out.size());
-}
-
-/// Whether `place` is found to be a channel of x: its distance from the start is taken apart by the strides,
-/// the longest first. True is certain; false is certain only where no stride is below the reach of a shorter
-/// one, as in a window of one array.
-template <class T>
-bool holds_channel(const head_view<T>& x, const T* place) {
-  if (std::less<const T*>{}(place, x.data)) return false;
-  struct axis {
-    Index extent, stride;
-  };
-  axis axes[3] = {{x.batch, x.batch_stride}, {x.tokens, x.token_stride}, {x.heads, x.head_stride}};
-  const auto order = [&axes](int longer, int shorter) {
-    if (axes[longer].stride < axes[shorter].stride) {
-      const axis other = axes[longer];
-      axes[longer] = axes[shorter];
-      axes[shorter] = other;
-    }
-  };
-  order(0, 1);
-  order(1, 2);
-  order(0, 1);
-  Index rest = place - x.data;
-  for (const axis& a : axes) {
-    if (a.extent == 1 || a.stride <= 0) continue;
-    if (rest / a.stride >= a.extent) return false;
-    rest %= a.stride;
-  }
-  return rest < x.head_dim;
-}
-
-/// Whether the first channel of one view is found to be a channel of the other.
-template <class T>
-bool share_first_elements(const head_view<T>& a, const head_view<T>& b) {
-  return a.size() != 0 && b.size() != 0 && (holds_channel(a, b.data) || holds_channel(b, a.data));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_DETAIL_VIEW_CHECKS_HPP
 
 /// What can be wrong with a call that rotates, found before anything is written.
 
@@ -9433,6 +9832,115 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_MERGE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
+#define ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
+
+#include <cstdint>
+#include <type_traits>
+
+
+/// Attention to keys and values that are integers of 8 bits with one scale per token and head.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Everything that can be wrong with a call, found before anything is written.
+template <class T>
+visibility checked_quantized_attention(const head_view<const T>& q,
+                                       const quantized_view<const std::int8_t>& k,
+                                       const quantized_view<const std::int8_t>& v, const head_view<T>& out,
+                                       const attention_options& options, bool rotates) {
+  check_quantized("attention", k);
+  check_quantized("attention", v);
+  const visibility rules =
+      checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
+  check_memory("attention", q, out);
+  return rules;
+}
+
+/// Types that a caller may have got wrong.
+template <class Q, class T, class Threads>
+constexpr void check_quantized_types() {
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  static_assert(std::is_same_v<std::remove_const_t<Q>, float> && std::is_same_v<T, float>,
+                "attention: q and out are float where keys and values are quantized");
+}
+
+}  // namespace detail
+
+/// Attention of float queries to quantized keys and values, as attention to the numbers that they stand for.
+///
+///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
+///
+/// with integers k_j, v_j and their scales s_j, t_j.
+///
+///     quantize(k, keys);
+///     quantize(v, values);
+///     attention(q, keys, values, out, {.window = 1024});
+///
+/// \param q    [batch, queries, q.heads, head_dim]
+/// \param k    [batch, keys, k.heads, head_dim]
+/// \param v    [batch, keys, k.heads, value_dim]
+/// \param out  [batch, queries, q.heads, value_dim]
+///
+/// A scale that is NaN or infinite reaches exactly the queries that see its token. In the sums of a query's
+/// channels times integers no term may leave the range of float: 127 |scale q_i| stays below 2e38.
+///
+/// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
+/// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
+///            of their integers; out is then unchanged
+/// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
+///            are many. What `quantize` itself does, beside 2^-14 of it: a score is off by at most
+///            e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor within exp(+-2 e), and a channel
+///            of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2, the largest being over what the query
+///            sees; a softcap moves no score farther (tests/attention/quantized_attention.test.cpp)
+/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale. The
+///            same bits for any number of threads and order of axes
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
+          class Threads = this_thread>
+void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  detail::check_quantized_types<Q, T, Threads>();
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, false);
+  detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
+                 threads);
+}
+
+/// Attention of unrotated queries to integers of unrotated keys, which become numbers and are then rotated
+/// while they are read. Keys that were rounded before they are rotated need no rounding when they move.
+///
+///     attention<Layout>(q, keys, values, out, table);
+///
+/// \param tables  as in attention to other keys and values
+///
+/// Throws:    as above, and as attention with a table
+/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2, |q_i| being the Euclidean length,
+///            times the square of the attention_factor of the table: a rotation keeps the length of an error
+/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
+          class Threads = this_thread>
+void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
+               const Tables& tables, const attention_options& options = {}, const Threads& threads = {}) {
+  detail::check_quantized_types<Q, T, Threads>();
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  detail::check_tables("attention", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_quantized_attention<T>(q, k, v, out, options, true);
+  detail::check_rotation<Layout>("attention", q, pair.queries(), detail::known_range{rules.query_range()});
+  detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
+                                 detail::known_range{rules.key_range()});
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
@@ -24677,6 +25185,118 @@ ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_POPE_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZE_HPP
+#define ROPE_ROTATION_QUANTIZE_HPP
+
+#include <type_traits>
+
+
+/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Views of one shape, with memory where it has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
+                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
+                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+  check_memory(function, x);
+}
+
+/// One head of a checked view.
+template <class X>
+void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
+  if constexpr (std::is_same_v<X, float>) {
+    *scale = quantize_channels(x, count, integers);
+  } else {
+    struct quantized_numbers {};
+    float* wide = workspace<quantized_numbers, float>(count);
+    widen(x, count, wide);
+    *scale = quantize_channels(wide, count, integers);
+  }
+}
+
+/// Views of one shape that are checked.
+template <class X>
+void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h)
+        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                              out.scale_at(b, t, h));
+}
+
+}  // namespace detail
+
+/// Rounds every head to integers times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param out  of the same shape
+///
+/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
+/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
+///            at most that (tests/rotation/quantize.test.cpp)
+/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+template <class X, class T>
+void quantize(head_view<X> x, quantized_view<T> out) {
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_checked(x, out);
+}
+
+/// The numbers that integers and scales stand for.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+template <class X, class T>
+void dequantize(quantized_view<X> x, head_view<T> out) {
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
+  detail::check_quantization("dequantize", out, x);
+  struct dequantized_numbers {};
+  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) {
+        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+        if constexpr (std::is_same_v<T, float>) {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+        } else {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+        }
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP

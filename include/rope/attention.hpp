@@ -12,6 +12,7 @@
 #include <rope/attention/gradient.hpp>
 #include <rope/attention/merge.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/attention/quantized_attention.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/scratch.hpp>

@@ -19,6 +19,8 @@
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/permute.hpp>
 #include <rope/rotation/pope.hpp>
+#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/rotate_heads.hpp>

@@ -107,6 +107,12 @@ TEST_CASE("calls of the pages: rotation", "[house]") {
   permute_rows<interleaved, half_split>(weight, heads);
   CHECK(weight.row(1) == before.row(2));
   permute_channels<interleaved, half_split>(x);
+  std::vector<std::int8_t> integers(static_cast<std::size_t>(k.size()));
+  std::vector<float> scales(integers.size() / head_dim);
+  const auto keys = bshd(integers.data(), scales.data(), batch, tokens, k.heads, head_dim);
+  quantize(k, keys);
+  dequantize(keys, k);
+  CHECK(*k.at(0, 0, 0) == testing::Approx(1).epsilon(0.01));
   pope<Layout>(q, pope_memory.view, frequency_table(pope_frequencies(head_dim), 20));
   scale_queries(q, llama4_query_scaling{}, start);
   CHECK(*q.at(0, 0, 0) == testing::Approx(1));
@@ -140,6 +146,18 @@ TEST_CASE("calls of the pages: attention", "[house]") {
   CHECK(weights[0] == 1);
   merge_attention(out_a, lse_a, out_b, lse_b);
   CHECK(*out.at(0, 0, 0) == 0.5f);
+}
+
+TEST_CASE("calls of the pages: attention to integers", "[house]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const ones q_memory, out_memory;
+  const head_view<float> q = q_memory.view, out = out_memory.view;
+  const std::vector<std::int8_t> integers(static_cast<std::size_t>(batch * tokens * kv_heads * head_dim), 10);
+  const std::vector<float> scales(static_cast<std::size_t>(batch * tokens * kv_heads), 0.1f);
+  const auto keys = bshd(integers.data(), scales.data(), batch, tokens, kv_heads, head_dim), values = keys;
+  attention(q, keys, values, out);
+  attention<Layout>(q, keys, values, out, table);
+  CHECK(*out.at(0, 0, 0) == testing::Approx(1));
 }
 
 TEST_CASE("calls of the pages: caches", "[house]") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rope/attention.hpp>
+#include <rope/rotation.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,7 +19,7 @@ using namespace rope;
 namespace {
 
 using Layout = half_split;
-constexpr Index batch = 1, queries = 4, keys = 4, heads = 2, head_dim = 8;
+constexpr Index batch = 1, queries = 4, heads = 2, head_dim = 8;
 
 /// Heads [1, 4, 2, 8] of ones.
 struct ones {
@@ -40,6 +42,7 @@ TEST_CASE("the comments of options show their use", "[attention]") {
   attention(q, k, v, out, {.window = 1024, .sinks = 4});
   attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
   CHECK(*out.at(0, 0, 0) == 1);
+  const Index keys = 4;
   const std::unique_ptr<bool[]> memory(new bool[queries * keys]());
   const bool* seen = memory.get();
   const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
@@ -78,6 +81,22 @@ TEST_CASE("the comments of the backward pass show their use", "[attention]") {
   std::vector<double> d_sinks(heads);
   attention_gradient(tape, options, {.sink_logits = d_sinks});
   CHECK(d_sinks[0] < 0);
+}
+
+TEST_CASE("the comments of attention to integers show its use", "[attention]") {
+  call c;
+  const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
+  const auto& table = c.table;
+  std::vector<std::int8_t> k_memory(queries * heads * head_dim), v_memory(k_memory.size());
+  std::vector<float> k_scales(queries * heads), v_scales(queries * heads);
+  const auto keys = bshd(k_memory.data(), k_scales.data(), batch, queries, heads, head_dim),
+             values = bshd(v_memory.data(), v_scales.data(), batch, queries, heads, head_dim);
+  quantize(k, keys);
+  quantize(v, values);
+  attention(q, keys, values, out, {.window = 1024});
+  CHECK(std::abs(*out.at(0, 0, 0) - 1) < 1e-6f);
+  attention<Layout>(q, keys, values, out, table);
+  CHECK(std::abs(*out.at(0, 3, 1) - 1) < 1e-6f);
 }
 
 TEST_CASE("the comment of merge_attention shows the call for one part", "[attention]") {

@@ -6,6 +6,7 @@
 #include <rope/rotation/rotate_heads.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -114,6 +115,19 @@ TEST_CASE("the comment of pope_bias shows its use", "[rotation]") {
   const pope_bias bias(learned);  // [kv_heads, channels]
   pope<Layout>(keys, polar_keys, table, bias, start);
   CHECK(*polar_keys.at(0, 0, 0) != 1);
+}
+
+TEST_CASE("the comment of quantized_view shows its use", "[rotation]") {
+  const Index batch = 1, tokens = 3, kv_heads = 2, head_dim = 4;
+  const ones memory(tokens, kv_heads, head_dim);
+  const head_view<float> k = memory.view;
+  std::vector<std::int8_t> integer_memory(24);
+  std::vector<float> scale_memory(6);
+  std::int8_t* integers = integer_memory.data();
+  float* scales = scale_memory.data();
+  const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
+  quantize(k, keys);
+  CHECK(integer_memory == std::vector<std::int8_t>(24, 127));
 }
 
 TEST_CASE("the comments of query scaling show their use", "[rotation]") {

@@ -14,6 +14,7 @@
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/strip_in_tile.hpp>
+#include <rope/attention/detail/token_scales.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
@@ -178,6 +179,8 @@ class decode_split {
     for (Index kv = head; kv < head + heads; ++kv) {
       tile_softmax<A> softmax(call_.rules, rows_of(kv), visible_, begin, count);
       softmax.run(scores_of(kv), factors_, state_of(kv));
+      if constexpr (scales_apart<value_type>)
+        multiply_by_scales(call_.v, b_, kv, begin, hull, scores_of(kv), rows_);
       careful(kv) = softmax.hides() && !finite(kv, begin, hull);
       if (careful(kv))
         add_visible_values(kv, begin, softmax);
@@ -207,6 +210,8 @@ class decode_split {
       score_rows<A, group()>(queries_of(kv) + r * depth, depth, block, count, depth,
                              scores_of(kv) + r * shape::tile + keys.first, r == 0 ? &ahead : nullptr);
     });
+    if constexpr (scales_apart<key_type>)
+      multiply_by_scales(call_.k, b_, kv, begin, keys, scores_of(kv), rows_);
   }
 
   void add_values(Index kv, Index begin, tile_range keys, stream_ahead& ahead) {
@@ -242,6 +247,7 @@ class decode_split {
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {
+    if constexpr (is_quantized<C>) return has_finite_scales(call_.v, b_, kv, begin, keys);
     for (Index j = keys.first; j < keys.last; ++j)
       if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
     return true;

@@ -184,11 +184,11 @@ class prefill_block {
       // are zeros, until the next keys come.
       const Index column = n % shape::width;
       here = (std::min)((std::min)(shape::width - column, count - n), call_.k.run_from(begin + n));
-      const auto keys = read_keys<loadable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
+      const auto keys = read_keys<packable<typename call_type::turned>>(call_, block_.b, block_.kv, begin + n,
                                                                         here, m_.buffers);
       pack_transposed(keys.rows, keys.stride, here, shape::width - column, m_.depth,
                       m_.keys + (n - column) * m_.depth + column, shape::width);
-      const auto values = read_values<loadable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
+      const auto values = read_values<packable<C>>(call_, block_.b, block_.kv, begin + n, here, m_.buffers);
       for (Index j = 0; j < here; ++j)
         pack_row(values.rows + j * values.stride, m_.value_dim, m_.values + (n + j) * shape::width,
                  shape::tile * shape::width);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/attention/detail/token_scales.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/channels.hpp>
@@ -43,7 +44,7 @@ struct table_rotation {
 /// A checked call of attention.
 ///
 /// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type where T is float
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
@@ -113,8 +114,13 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   rotation<Layout, false, T, S, Source>(from, out, table, positions).run(0, tokens);
 }
 
+/// What rows are packed from: integers have been multiplied by their scales by then.
+template <class C>
+using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
+
 /// Keys [first, first + count), at regular strides, of key head `kv`, [count, head_dim], rotated where the
-/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type.
+/// call rotates. Kept in their type if that is `Storage`, else in the arithmetic type. Integers that are kept
+/// are still to be multiplied by their scales, and what they become has been.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                              Index count, const row_buffers<T>& buffers) {
@@ -127,24 +133,36 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, Index b, In
     if constexpr (std::is_same_v<T, C>) {
       rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
     } else {
-      for (Index n = 0; n < count; ++n)
-        widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
+      if constexpr (is_quantized<C>)
+        dequantize_rows(k, b, first, count, kv, buffers.turned);
+      else
+        for (Index n = 0; n < count; ++n)
+          widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
       const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
       rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
                           buffers.turned);
     }
     return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
+  } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(k, b, first, count, kv, buffers.wide);
+    return {buffers.wide, k.head_dim};
   } else {
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
 
-/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim].
+/// Values [first, first + count), at regular strides, of key head `kv`, [count, value_dim], in a type as
+/// those of keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, Index b, Index kv, Index first,
                                Index count, const row_buffers<T>& buffers) {
-  return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count, call.v.head_dim,
-                          buffers.wide);
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+    dequantize_rows(call.v, b, first, count, kv, buffers.wide);
+    return {buffers.wide, call.v.head_dim};
+  } else {
+    return rows_as<Storage>(row_block<C>{call.v.at(b, first, kv), call.v.token_stride}, count,
+                            call.v.head_dim, buffers.wide);
+  }
 }
 
 /// Query heads [head, head + heads) of token i, times `factor`: channel d of head head + g goes to

@@ -9,6 +9,7 @@
 #include <rope/base/integer_list.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
@@ -55,8 +56,8 @@ struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
 
   token_source() = default;
-  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
-  token_source(const head_view<const C>& view)
+  token_source(const stored_view<C>& view) : token_source(stored_view<const C>(view)) {}
+  token_source(const stored_view<const C>& view)
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
@@ -66,7 +67,7 @@ struct token_source {
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call
   /// \param length  tokens of the longest row
-  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
+  token_source(const stored_view<const C>& pool, const block_table& blocks, Index first, Index length)
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
@@ -79,14 +80,20 @@ struct token_source {
     if (page_size_ == 0) return view_.at(b, t, h);
     return view_.at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
   }
+  /// The scale of one head of one token, of quantized ones, and how far from each other those of a head are.
+  const float* scale_at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.scale_at(b, t, h);
+    return view_.scale_at(blocks_.page(first_ + b, t / page_size_), t % page_size_, h);
+  }
+  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : page_size_ - t % page_size_;
   }
 
  private:
-  head_view<const C> view_ = {};  // or the pool
-  Index page_size_ = 0;           // 0: no pages
+  stored_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;             // 0: no pages
   block_table blocks_ = {};
   Index first_ = 0;
 };

@@ -12,6 +12,7 @@
 
 #include <rope/base/channels.hpp>
 #include <rope/base/simd/channels_16_bit.hpp>
+#include <rope/base/simd/channels_8_bit.hpp>
 #include <rope/base/simd/quiet.hpp>
 #include <rope/config.hpp>
 
@@ -91,7 +92,7 @@ template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
 
-/// lanes<P> channels, widened where they are 16-bit.
+/// lanes<P> channels, widened where they have 16 or 8 bits.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)

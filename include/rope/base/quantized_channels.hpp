@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
+#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#include <algorithm>  // std::max, std::fill_n
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/simd/exp2.hpp>  // as_computed
+#include <rope/base/simd/packet.hpp>
+#include <rope/config.hpp>
+
+/// The channels of one head as integers of 8 bits with one scale, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether channels of type C are integers beside a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
+
+/// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
+/// channel of such a head is one. By the bits: -ffast-math knows no infinities.
+inline float usable_scale(float scale) {
+  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  return (bits & 0x7f800000u) == 0x7f800000u ? std::bit_cast<float>(0x7fc00000u) : scale;
+}
+
+/// out[i] = scale integers[i], each rounded once.
+///
+/// \param scale  as usable_scale returns it
+template <class A>
+void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
+  using P = packet<A>;
+  Index i = 0;
+  if constexpr (has_packets<std::int8_t, P>) {
+    const P factor = fill<P>(scale);
+    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
+  }
+  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
+}
+
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / 127.
+///
+/// Heads below 2^-118 in magnitude become zeros with a scale of 0. Where x holds a NaN or an infinity the
+/// scale is NaN and the integers are zeros.
+inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
+  // Magnitudes are in the order of their bits, NaN behind infinity.
+  std::int32_t largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
+  if (largest >= infinity || largest < smallest) {
+    std::fill_n(out, count, std::int8_t{0});
+    return largest < smallest ? 0.0f : std::bit_cast<float>(std::int32_t{0x7fc00000});
+  }
+  const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
+              inverse = as_computed(1.0f / scale);
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
+  // floats, but not one of their bits.
+  constexpr float shift = 0x1.8p23f;
+  constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
+  for (Index i = 0; i < count; ++i)
+    out[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) -
+                                      bits_of_shift);
+  return scale;
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP

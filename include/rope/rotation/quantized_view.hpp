@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
+#define ROPE_ROTATION_QUANTIZED_VIEW_HPP
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/message.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
+///
+///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
+///
+///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
+///     quantize(k, keys);
+///
+/// A scale that is NaN or infinite makes every channel of its head NaN. Integers may be anything in [-128,
+/// 127], so heads that other programs rounded with a symmetric scale are read as they are.
+///
+/// \tparam T  std::int8_t, const for inputs
+///
+/// Requires:  as head_view; scales are of the same batch, tokens and heads, in any order of axes
+template <class T>
+struct quantized_view {
+  static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
+                "quantized_view: channels are std::int8_t");
+  using value_type = std::remove_const_t<T>;
+  using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
+
+  T* data;
+  Index batch, tokens, heads, head_dim;
+  Index batch_stride, token_stride, head_stride;
+  head_view<scale_type> scales;  // [batch, tokens, heads, 1]
+
+  /// The integers of one head of one token, [head_dim].
+  T* at(Index b, Index t, Index h) const {
+    return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+  /// Their scale.
+  scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
+
+  /// Number of channels in the view.
+  Index size() const { return batch * tokens * heads * head_dim; }
+
+  /// The same memory, read only.
+  operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
+  }
+
+  /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
+  quantized_view batch_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.batch_range(first, count);
+    window.data += first * batch_stride;
+    window.batch = count;
+    return window;
+  }
+  /// Heads [first, first + count) of every token.  Throws: std::out_of_range
+  quantized_view head_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.head_range(first, count);
+    window.data += first * head_stride;
+    window.heads = count;
+    return window;
+  }
+  /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
+  quantized_view token_range(Index first, Index count) const {
+    quantized_view window = *this;
+    window.scales = scales.token_range(first, count);
+    window.data += first * token_stride;
+    window.tokens = count;
+    return window;
+  }
+};
+
+namespace detail {
+
+/// The view of heads whose channels are stored as T.
+template <class T>
+using stored_view =
+    std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
+
+/// Heads in the order of their scales.
+template <class T>
+quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
+                                Index head_dim) {
+  return {data,
+          scales.batch,
+          scales.tokens,
+          scales.heads,
+          head_dim,
+          scales.batch_stride * head_dim,
+          scales.token_stride * head_dim,
+          scales.head_stride * head_dim,
+          scales};
+}
+
+/// The extents of quantized heads, as those of a view that only tells a shape.
+template <class T>
+head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
+  return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
+}
+
+/// Extents, of the scales too, and data where the shape has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class T>
+void check_quantized(const char* function, const quantized_view<T>& x) {
+  check_view(function, shape_of(x));
+  if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+      x.scales.head_dim != 1)
+    ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
+                                              x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
+                                              ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
+  if ((x.data == nullptr || x.scales.data == nullptr) && x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
+      x.head_dim != 0)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": a quantized view must have data and scales, got null for [", x.batch,
+                       ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
+}
+
+}  // namespace detail
+
+/// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
+/// and [batch, tokens, heads]. The same holds for the three below.
+///
+/// Throws:  as bshd of one pointer
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
+    Index head_dim) {
+  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
+    Index head_dim) {
+  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
+    Index head_dim) {
+  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
+}
+template <class T>
+requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
+    T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
+  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP

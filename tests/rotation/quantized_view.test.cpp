@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include <rope/rotation/quantized_view.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using rope::Index;
+using rope::quantized_view;
+
+namespace {
+
+/// The offset of every channel and scale in memory of [2, 3, 4, 5] as the letters of a factory say.
+template <class Place>
+void check_places(const quantized_view<std::int8_t>& x, const std::int8_t* data, const float* scales,
+                  const Place& place) {
+  CHECK((x.batch == 2 && x.tokens == 3 && x.heads == 4 && x.head_dim == 5 && x.size() == 120));
+  long wrong = 0;
+  for (Index b = 0; b < 2; ++b)
+    for (Index t = 0; t < 3; ++t)
+      for (Index h = 0; h < 4; ++h)
+        wrong += x.at(b, t, h) != data + place(b, t, h) * 5 || x.scale_at(b, t, h) != scales + place(b, t, h);
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("the letters of a factory name the axes of integers and scales", "[rotation]") {
+  std::vector<std::int8_t> data(120);
+  std::vector<float> scales(24);
+  check_places(rope::bshd(data.data(), scales.data(), 2, 3, 4, 5), data.data(), scales.data(),
+               [](Index b, Index t, Index h) { return (b * 3 + t) * 4 + h; });
+  check_places(rope::bhsd(data.data(), scales.data(), 2, 4, 3, 5), data.data(), scales.data(),
+               [](Index b, Index t, Index h) { return (b * 4 + h) * 3 + t; });
+  check_places(rope::sbhd(data.data(), scales.data(), 3, 2, 4, 5), data.data(), scales.data(),
+               [](Index b, Index t, Index h) { return (t * 2 + b) * 4 + h; });
+  const auto ragged = rope::thd(data.data(), scales.data(), 6, 4, 5);
+  CHECK((ragged.batch == 1 && ragged.tokens == 6));
+  CHECK((ragged.at(0, 5, 3) == data.data() + 115 && ragged.scale_at(0, 5, 3) == scales.data() + 23));
+}
+
+TEST_CASE("windows of integers are windows of their scales", "[rotation]") {
+  std::vector<std::int8_t> data(120);
+  std::vector<float> scales(24);
+  const auto x = rope::bhsd(data.data(), scales.data(), 2, 4, 3, 5);
+  const quantized_view<const std::int8_t> window = x.batch_range(1, 1).token_range(1, 2).head_range(2, 2);
+  CHECK((window.batch == 1 && window.tokens == 2 && window.heads == 2 && window.head_dim == 5));
+  CHECK((window.scales.batch == 1 && window.scales.tokens == 2 && window.scales.heads == 2));
+  CHECK(window.at(0, 1, 1) == x.at(1, 2, 3));
+  CHECK(window.scale_at(0, 1, 1) == x.scale_at(1, 2, 3));
+  static_assert(std::is_same_v<decltype(window.scales), rope::head_view<const float>>);
+  CHECK_THROWS_AS(x.batch_range(1, 2), std::out_of_range);
+  CHECK_THROWS_AS(x.token_range(-1, 1), std::out_of_range);
+  CHECK_THROWS_AS(x.head_range(0, 5), std::out_of_range);
+}
+
+TEST_CASE("factories of quantized views refuse extents as those of heads do", "[rotation]") {
+  std::int8_t data[1] = {};
+  float scales[1] = {};
+  CHECK_THROWS_AS(rope::bshd(data, scales, 1, -1, 1, 1), std::invalid_argument);
+  CHECK_THROWS_AS(rope::bhsd(data, scales, 1, 1, 1, -1), std::invalid_argument);
+  CHECK_THROWS_AS(rope::sbhd(data, scales, (std::numeric_limits<Index>::max)(), 2, 1, 1), std::length_error);
+  CHECK_THROWS_AS(rope::thd(data, scales, 1, (std::numeric_limits<Index>::max)(), 2), std::length_error);
+}
