@@ -6968,6 +6968,10 @@ template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 
+/// Channels that are stored as T, as numbers to compute with and to round again.
+template <class T>
+using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
+
 /// Heads in the order of their scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
@@ -6983,7 +6987,11 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales};
 }
 
-/// The extents of quantized heads, as those of a view that only tells a shape.
+/// The extents of quantized heads, as those of a view that only tells a shape; other heads themselves.
+template <class T>
+head_view<T> shape_of(const head_view<T>& x) {
+  return x;
+}
 template <class T>
 head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
@@ -7000,8 +7008,8 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
     ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
                                               x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
                                               ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
-  if ((x.data == nullptr || x.scales.data == nullptr) && x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
-      x.head_dim != 0)
+  if (x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
+      (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
     ROPE_THROW(std::invalid_argument,
                message(function, ": a quantized view must have data and scales, got null for [", x.batch,
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));

@@ -2462,6 +2462,10 @@ template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 
+/// Channels that are stored as T, as numbers to compute with and to round again.
+template <class T>
+using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
+
 /// Heads in the order of their scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
@@ -2477,7 +2481,11 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales};
 }
 
-/// The extents of quantized heads, as those of a view that only tells a shape.
+/// The extents of quantized heads, as those of a view that only tells a shape; other heads themselves.
+template <class T>
+head_view<T> shape_of(const head_view<T>& x) {
+  return x;
+}
 template <class T>
 head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
@@ -2494,8 +2502,8 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
     ROPE_THROW(std::invalid_argument, message(function, ": scales must be [", x.batch, ", ", x.tokens, ", ",
                                               x.heads, ", 1], got [", x.scales.batch, ", ", x.scales.tokens,
                                               ", ", x.scales.heads, ", ", x.scales.head_dim, "]"));
-  if ((x.data == nullptr || x.scales.data == nullptr) && x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
-      x.head_dim != 0)
+  if (x.batch != 0 && x.tokens != 0 && x.heads != 0 &&
+      (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
     ROPE_THROW(std::invalid_argument,
                message(function, ": a quantized view must have data and scales, got null for [", x.batch,
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
@@ -12746,6 +12754,208 @@ class turn_between_axes {
 #include <type_traits>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstddef>
+#include <cstdint>
+
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_QUANTIZE_HPP
+#define ROPE_ROTATION_QUANTIZE_HPP
+
+#include <type_traits>
+
+
+/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Views of one shape, with memory where it has elements.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
+                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
+                       ", ", integers.heads, ", ", integers.head_dim, "]"));
+  check_memory(function, x);
+}
+
+/// One head of a checked view.
+template <class X>
+void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
+  if constexpr (std::is_same_v<X, float>) {
+    *scale = quantize_channels(x, count, integers);
+  } else {
+    struct quantized_numbers {};
+    float* wide = workspace<quantized_numbers, float>(count);
+    widen(x, count, wide);
+    *scale = quantize_channels(wide, count, integers);
+  }
+}
+
+/// Views of one shape that are checked.
+template <class X>
+void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h)
+        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                              out.scale_at(b, t, h));
+}
+
+}  // namespace detail
+
+/// Rounds every head to integers times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param out  of the same shape
+///
+/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
+/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
+///            at most that (tests/rotation/quantize.test.cpp)
+/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+template <class X, class T>
+void quantize(head_view<X> x, quantized_view<T> out) {
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_checked(x, out);
+}
+
+/// The numbers that integers and scales stand for.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+template <class X, class T>
+void dequantize(quantized_view<X> x, head_view<T> out) {
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
+  detail::check_quantization("dequantize", out, x);
+  struct dequantized_numbers {};
+  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index t = 0; t < x.tokens; ++t)
+      for (Index h = 0; h < x.heads; ++h) {
+        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+        if constexpr (std::is_same_v<T, float>) {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+        } else {
+          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+        }
+      }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_QUANTIZE_HPP
+
+/// Memory of the heads of a cache, of channels or of integers with their scales.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether heads of X are stored as channels of type T with one rounding at most.
+template <class X, class T>
+inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
+
+/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+template <class T>
+class head_memory {
+ public:
+  /// \param channels  of all heads, 0 where there are no heads or no channels
+  head_memory(std::size_t channels, std::size_t /*heads*/) : channels_(channels) {}
+
+  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(channels_.data(), batch, heads, slot_count, head_dim);
+  }
+
+ private:
+  storage<T> channels_;
+};
+
+template <>
+class head_memory<std::int8_t> {
+ public:
+  head_memory(std::size_t channels, std::size_t heads) : integers_(channels), scales_(heads) {}
+
+  quantized_view<std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+  quantized_view<const std::int8_t> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return bhsd(integers_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+
+ private:
+  storage<std::int8_t> integers_;
+  storage<float> scales_;
+};
+
+/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
+/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
+template <class T, class Visit>
+void for_each_part(const head_view<T>& heads, Index h, Index a, Index from, Index b, Index to, Index count,
+                   const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+}
+template <class T, class Visit>
+void for_each_part(const quantized_view<T>& heads, Index h, Index a, Index from, Index b, Index to,
+                   Index count, const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+  visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
+}
+
+/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which turn and are
+/// rounded again.
+template <class T, class Turn, class By>
+void turn_stored(Turn& turn, const head_view<T>& keys, Index b, Index slot, const By& by) {
+  turn.turn(keys, b, slot, by);
+}
+template <class Turn, class By>
+void turn_stored(Turn& turn, const quantized_view<std::int8_t>& keys, Index b, Index slot, const By& by) {
+  struct turned_numbers {};
+  const auto token = keys.batch_range(b, 1).token_range(slot, 1);
+  const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+                                        keys.heads, Index{keys.head_dim});
+  dequantize(token, numbers);
+  turn.turn(numbers, Index{0}, Index{0}, by);
+  quantize(numbers, token);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_HEAD_MEMORY_HPP
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
 #define ROPE_CACHE_DETAIL_NEW_TOKENS_HPP
 
@@ -12891,6 +13101,16 @@ void copy_channels(const head_view<X>& x, const head_view<T>& out) {
       }
 }
 
+/// The same with integers and scales.
+template <class X>
+void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  quantize(x, out);
+}
+template <class X, class T>
+void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
+  dequantize(x, out);
+}
+
 /// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
 /// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
 template <class Layout, class X, class T, class S, class Source>
@@ -12932,6 +13152,42 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
   rotate_channels<Layout>(x, out, table, positions);
 }
 
+/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
+  } else {
+    copy_channels(x, wide);
+    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
+  }
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  rotate_channels<Layout>(x, wide, table, positions, norm);
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  dequantize(x, out);
+  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
+}
+
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
 /// comes as new keys is then the rest of their channels.
 enum class value_place { own, in_keys };
@@ -12940,7 +13196,10 @@ enum class value_place { own, in_keys };
 ///            was moved from.
 template <class T, value_place place = value_place::own>
 class cache_memory {
-  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  static_assert(
+      channel<T> || (is_quantized<T> && place == value_place::own),
+      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
+      "of their own, std::int8_t");
   static constexpr bool shared = place == value_place::in_keys;
 
  public:
@@ -12953,16 +13212,26 @@ class cache_memory {
         heads_(kv_heads),
         head_dim_(head_dim),
         value_dim_(value_dim),
-        keys_(checked_size(owner, head_dim)),
-        values_(shared ? 0 : checked_size(owner, value_dim)) {}
+        keys_(checked_size(owner, head_dim), checked_size(owner, 1)),
+        values_(shared ? 0 : checked_size(owner, value_dim), shared ? 0 : checked_size(owner, 1)) {}
 
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
 
-  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const { return values_of<const T>(keys(), values_.data()); }
-  head_view<T> values() { return values_of<T>(keys(), values_.data()); }
+  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<const T> values() const {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
+  stored_view<T> values() {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
 
   /// The channel of a key that new keys begin at.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
@@ -12978,9 +13247,9 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     static_assert(
-        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+        is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
-        "16-bit type");
+        "16-bit type, or any but double where it is std::int8_t");
     constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);
@@ -13034,18 +13303,19 @@ class cache_memory {
 
   /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
   void move_down(Index b, Index from, Index to, Index count) {
+    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
     for (Index h = 0; h < heads_; ++h) {
-      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
-      if constexpr (!shared) std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+      for_each_part(keys(), h, b, from, b, to, count, copy);
+      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
     }
   }
 
   /// Copies the first `count` slots of row `from` to those of row `to`.
   void copy_row(Index from, Index to, Index count) {
-    for_each_slots(from, to, count, [](const T* x, Index size, T* y) { std::copy_n(x, size, y); });
+    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
   }
   void swap_rows(Index a, Index b, Index count) {
-    for_each_slots(a, b, count, [](T* x, Index size, T* y) { std::swap_ranges(x, x + size, y); });
+    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
 
  private:
@@ -13053,24 +13323,18 @@ class cache_memory {
   template <class Visit>
   void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
     for (Index h = 0; h < heads_; ++h) {
-      visit(keys().at(a, 0, h), count * head_dim_, keys().at(b, 0, h));
-      if constexpr (!shared) visit(values().at(a, 0, h), count * value_dim_, values().at(b, 0, h));
+      for_each_part(keys(), h, a, 0, b, 0, count, visit);
+      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
     }
   }
 
-  template <class X>
-  head_view<X> values_of(const head_view<X>& keys, X* own) const {
-    if constexpr (shared)
-      return keys.channels(0, value_dim_);
-    else
-      return bhsd(own, batch_, heads_, slots_, value_dim_);
-  }
   /// Where the new keys of slots [slot, slot + count) of row b go.
-  head_view<T> new_keys(Index b, Index slot, Index count) {
-    return keys()
-        .batch_range(b, 1)
-        .token_range(slot, count)
-        .channels(first_new_channel(), head_dim_ - first_new_channel());
+  stored_view<T> new_keys(Index b, Index slot, Index count) {
+    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
+    if constexpr (shared)
+      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
+    else
+      return those;
   }
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
@@ -13105,8 +13369,7 @@ class cache_memory {
   }
 
   moved_index batch_, slots_, heads_, head_dim_, value_dim_;
-  storage<T> keys_;
-  storage<T> values_;
+  head_memory<T> keys_, values_;
 };
 
 }  // namespace detail
@@ -13849,16 +14112,17 @@ class stored_tokens {
     if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
     check_table<Layout>(owner, from);
     if (on_axes()) {
-      turn_between_axes<Layout, T, From, To> turn(function, coordinates_.axes(), rotation_.table == 0, from,
-                                                  to);
+      turn_between_axes<Layout, numbers_of<T>, From, To> turn(function, coordinates_.axes(),
+                                                              rotation_.table == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
-        for (Index t = 0; t < rows_.size(b); ++t) turn.turn(memory_.keys(), b, t, coordinates_.token(b, t));
+        for (Index t = 0; t < rows_.size(b); ++t)
+          turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = turn_between<Layout, T>(function, from, to);
+      auto turn = turn_between<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
-            turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+            turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
     rotation_ = rotation_of<Layout>(to);
   }
@@ -13889,12 +14153,13 @@ class stored_tokens {
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = on_axes() ? turn_along_axes<Layout, T>(table) : turn_by<Layout, T>(function, table);
+    auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
+                          : turn_by<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
+        for (Index t = first; t < last; ++t) turn_stored(turn, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
@@ -13919,17 +14184,17 @@ class stored_tokens {
   }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-  head_view<const T> keys(const char* function) const {
+  stored_view<const T> keys(const char* function) const {
     return memory_.keys().token_range(0, rows_.common_size(function));
   }
-  head_view<const T> values(const char* function) const {
+  stored_view<const T> values(const char* function) const {
     return memory_.values().token_range(0, rows_.common_size(function));
   }
   /// Those of row b.  Throws: std::out_of_range
-  head_view<const T> keys(const char* function, Index b) const {
+  stored_view<const T> keys(const char* function, Index b) const {
     return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
   }
-  head_view<const T> values(const char* function, Index b) const {
+  stored_view<const T> values(const char* function, Index b) const {
     return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
   }
 
@@ -14008,7 +14273,9 @@ inline namespace ROPE_ABI {
 /// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
 /// query that reads them all.
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
+///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
+///            are float, and keys that turn again are rounded again, by at most half a scale each time
 ///
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
@@ -14253,12 +14520,12 @@ class kv_cache {
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
   ///
   /// Throws:  std::invalid_argument if rows differ in size
-  head_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
+  detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  head_view<const T> values() const { return tokens_.values("kv_cache::values"); }
+  detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
-  head_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
+  detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
   const detail::cache_rows& rows() const { return tokens_.rows(); }
@@ -14782,7 +15049,8 @@ inline namespace ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+/// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
+///            rounded once
 ///
 /// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
 ///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
@@ -14939,10 +15207,10 @@ class ring_cache {
   }
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const {
+  detail::stored_view<const T> keys(Index b) const {
     return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
-  head_view<const T> values(Index b) const {
+  detail::stored_view<const T> values(Index b) const {
     return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
 
@@ -15252,7 +15520,7 @@ class cached_call {
   static_assert(
       is_or_widens<T, C> && !std::is_const_v<T>,
       "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
-      "type");
+      "type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -15339,8 +15607,8 @@ class cached_call {
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = queries_of(b);
-      checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
-                        plain);
+      checked_attention(q_.batch_range(b, 1), shape_of(cache_.keys(b)), shape_of(cache_.values(b)),
+                        out_.batch_range(b, 1), plain);
       check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
@@ -15404,7 +15672,7 @@ class cached_call {
   /// a position are not seen.
   void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
               std::span<const std::int64_t> positions) const {
-    const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+    const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
     attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
     options.key_positions = order_of(cache_, b);
@@ -15449,8 +15717,8 @@ class cached_call {
   /// Copies those of `heads` key heads that the query at `position`, which has rank `rank`, sees.
   keys_by_rank read_by_rank(Index b, Index head, Index heads, std::int64_t position,
                             std::int64_t rank) const {
-    const head_view<const C> k = cache_.keys(b).head_range(head, heads),
-                             v = cache_.values(b).head_range(head, heads);
+    const stored_view<const C> k = cache_.keys(b).head_range(head, heads),
+                               v = cache_.values(b).head_range(head, heads);
     const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
     const keys_by_rank recent = {
         bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),
@@ -15624,7 +15892,7 @@ class axes_call {
     std::int64_t* rows = workspace<all_rows, std::int64_t>(count);
     std::iota(rows, rows + count, std::int64_t{0});
     call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
-      const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+      const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
       Index first = 0;
       for (Index before = 0; before < b; ++before) first += cache_.size(before);
       attention_options options = call_.options_of_row(b, q.tokens, k.tokens);
@@ -16959,7 +17227,8 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
               detail::place_of(cache, b, first) + " to " + detail::place_of(cache, b, last);
     }
     text += ", text goes on at " + detail::next_place(cache, b) +
-            (cache.storage() == key_storage::raw ? "; raw keys\n" : "; rotated keys\n");
+            (cache.storage() == key_storage::raw ? "; raw keys" : "; rotated keys") +
+            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits\n" : "\n");
   }
   return text;
 }
@@ -25185,118 +25454,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS(pope, 2);
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_POPE_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_ROTATION_QUANTIZE_HPP
-#define ROPE_ROTATION_QUANTIZE_HPP
-
-#include <type_traits>
-
-
-/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// Views of one shape, with memory where it has elements.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class X, class T>
-void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
-  check_view(function, x);
-  check_quantized(function, integers);
-  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
-      x.head_dim != integers.head_dim)
-    ROPE_THROW(std::invalid_argument,
-               message(function, ": both views must have the same shape, got [", x.batch, ", ", x.tokens,
-                       ", ", x.heads, ", ", x.head_dim, "] and [", integers.batch, ", ", integers.tokens,
-                       ", ", integers.heads, ", ", integers.head_dim, "]"));
-  check_memory(function, x);
-}
-
-/// One head of a checked view.
-template <class X>
-void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale) {
-  if constexpr (std::is_same_v<X, float>) {
-    *scale = quantize_channels(x, count, integers);
-  } else {
-    struct quantized_numbers {};
-    float* wide = workspace<quantized_numbers, float>(count);
-    widen(x, count, wide);
-    *scale = quantize_channels(wide, count, integers);
-  }
-}
-
-/// Views of one shape that are checked.
-template <class X>
-void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h)
-        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                              out.scale_at(b, t, h));
-}
-
-}  // namespace detail
-
-/// Rounds every head to integers times one scale.
-///
-///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
-///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
-/// \param out  of the same shape
-///
-/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
-/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
-///
-/// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
-///            at most that (tests/rotation/quantize.test.cpp)
-/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
-template <class X, class T>
-void quantize(head_view<X> x, quantized_view<T> out) {
-  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
-                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
-  detail::check_quantization("quantize", x, out);
-  detail::quantize_checked(x, out);
-}
-
-/// The numbers that integers and scales stand for.
-///
-///     out_d = scale i_d
-///
-/// \param x    [batch, tokens, heads, head_dim]
-/// \param out  of the same shape, of float or a 16-bit type
-///
-/// Requires:  x and out share no memory
-/// Throws:    as quantize
-/// Accuracy:  one rounding to float, and one to the type of out
-template <class X, class T>
-void dequantize(quantized_view<X> x, head_view<T> out) {
-  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
-  detail::check_quantization("dequantize", out, x);
-  struct dequantized_numbers {};
-  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h) {
-        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-        if constexpr (std::is_same_v<T, float>) {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-        } else {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
-        }
-      }
-}
-
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_ROTATION_QUANTIZE_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP

@@ -174,6 +174,10 @@ TEST_CASE("calls of the pages: caches", "[house]") {
   attention<Layout>(q, cache, out, table, options);
   attention<Layout>(q, cache, out, table, {}, {}, threads);
   CHECK(*out.at(0, 0, 0) == 1);
+  auto narrow = kv_cache<std::int8_t>(batch, capacity, kv_heads, head_dim);
+  narrow.append<half_split>(k, v, table);
+  attention<half_split>(q, narrow, out, table);
+  CHECK(*out.at(0, 0, 0) == testing::Approx(1));
   const std::vector<int> parents = {1, 1};
   cache.reorder(parents);
   cache.copy_row(0, 1);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <rope/base/message.hpp>
+#include <rope/base/quantized_channels.hpp>
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -86,7 +87,8 @@ requires detail::attended_cache<Cache> std::string describe(const Cache& cache) 
               detail::place_of(cache, b, first) + " to " + detail::place_of(cache, b, last);
     }
     text += ", text goes on at " + detail::next_place(cache, b) +
-            (cache.storage() == key_storage::raw ? "; raw keys\n" : "; rotated keys\n");
+            (cache.storage() == key_storage::raw ? "; raw keys" : "; rotated keys") +
+            (detail::is_quantized<typename Cache::value_type> ? " of 8 bits\n" : "\n");
   }
   return text;
 }

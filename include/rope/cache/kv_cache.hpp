@@ -15,6 +15,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -35,7 +36,9 @@ inline namespace ROPE_ABI {
 /// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
 /// query that reads them all.
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
+///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
+///            are float, and keys that turn again are rounded again, by at most half a scale each time
 ///
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
 ///            function that throws leaves the cache as it was. Empty once it was moved from.
@@ -280,12 +283,12 @@ class kv_cache {
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives.
   ///
   /// Throws:  std::invalid_argument if rows differ in size
-  head_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
+  detail::stored_view<const T> keys() const { return tokens_.keys("kv_cache::keys"); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives.
-  head_view<const T> values() const { return tokens_.values("kv_cache::values"); }
+  detail::stored_view<const T> values() const { return tokens_.values("kv_cache::values"); }
   /// Those of row b, [1, size(b), kv_heads, ...].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
-  head_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
+  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("kv_cache::keys", b); }
+  detail::stored_view<const T> values(Index b) const { return tokens_.values("kv_cache::values", b); }
 
  private:
   const detail::cache_rows& rows() const { return tokens_.rows(); }

@@ -20,6 +20,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -40,7 +41,8 @@ inline namespace ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once
+/// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
+///            rounded once
 ///
 /// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
 ///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
@@ -197,10 +199,10 @@ class ring_cache {
   }
 
   /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const {
+  detail::stored_view<const T> keys(Index b) const {
     return memory_.keys().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
-  head_view<const T> values(Index b) const {
+  detail::stored_view<const T> values(Index b) const {
     return memory_.values().batch_range(rows_.checked(b), 1).token_range(0, rows_.used(b));
   }
 

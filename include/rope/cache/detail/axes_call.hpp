@@ -22,6 +22,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -149,7 +150,7 @@ class axes_call {
     std::int64_t* rows = workspace<all_rows, std::int64_t>(count);
     std::iota(rows, rows + count, std::int64_t{0});
     call_.for_each_row([&](Index b, const head_view<const T>& q, const head_view<T>& out) {
-      const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+      const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
       Index first = 0;
       for (Index before = 0; before < b; ++before) first += cache_.size(before);
       attention_options options = call_.options_of_row(b, q.tokens, k.tokens);

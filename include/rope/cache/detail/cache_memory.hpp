@@ -14,6 +14,7 @@
 #include <rope/base/moved_index.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/base/workspace.hpp>
+#include <rope/cache/detail/head_memory.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
@@ -21,6 +22,8 @@
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -45,6 +48,16 @@ void copy_channels(const head_view<X>& x, const head_view<T>& out) {
               Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
                   .template cast<T>();
       }
+}
+
+/// The same with integers and scales.
+template <class X>
+void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  quantize(x, out);
+}
+template <class X, class T>
+void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
+  dequantize(x, out);
 }
 
 /// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
@@ -88,6 +101,42 @@ void rotate_channels(const head_view<X>& x, const head_view<T>& out, const place
   rotate_channels<Layout>(x, out, table, positions);
 }
 
+/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
+  } else {
+    copy_channels(x, wide);
+    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
+  }
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  rotate_channels<Layout>(x, wide, table, positions, norm);
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  dequantize(x, out);
+  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
+}
+
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
 /// comes as new keys is then the rest of their channels.
 enum class value_place { own, in_keys };
@@ -96,7 +145,10 @@ enum class value_place { own, in_keys };
 ///            was moved from.
 template <class T, value_place place = value_place::own>
 class cache_memory {
-  static_assert(channel<T>, "kv_cache: a channel type is float, double, Eigen::half or Eigen::bfloat16");
+  static_assert(
+      channel<T> || (is_quantized<T> && place == value_place::own),
+      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
+      "of their own, std::int8_t");
   static constexpr bool shared = place == value_place::in_keys;
 
  public:
@@ -109,16 +161,26 @@ class cache_memory {
         heads_(kv_heads),
         head_dim_(head_dim),
         value_dim_(value_dim),
-        keys_(checked_size(owner, head_dim)),
-        values_(shared ? 0 : checked_size(owner, value_dim)) {}
+        keys_(checked_size(owner, head_dim), checked_size(owner, 1)),
+        values_(shared ? 0 : checked_size(owner, value_dim), shared ? 0 : checked_size(owner, 1)) {}
 
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
 
-  head_view<const T> keys() const { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<T> keys() { return bhsd(keys_.data(), batch_, heads_, slots_, head_dim_); }
-  head_view<const T> values() const { return values_of<const T>(keys(), values_.data()); }
-  head_view<T> values() { return values_of<T>(keys(), values_.data()); }
+  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  stored_view<const T> values() const {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
+  stored_view<T> values() {
+    if constexpr (shared)
+      return keys().channels(0, value_dim_);
+    else
+      return values_.view(batch_, heads_, slots_, value_dim_);
+  }
 
   /// The channel of a key that new keys begin at.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
@@ -134,9 +196,9 @@ class cache_memory {
   void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
                  const row_counts& counts) const {
     static_assert(
-        is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+        is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
         "kv_cache::append: k and v have the channel type of the cache, or are float where that is a "
-        "16-bit type");
+        "16-bit type, or any but double where it is std::int8_t");
     constexpr const char *k_name = shared ? "rotated_part" : "k", *v_name = shared ? "latent" : "v";
     check_shape(function, k_name, k, head_dim_ - first_new_channel());
     check_shape(function, v_name, v, value_dim_);
@@ -190,18 +252,19 @@ class cache_memory {
 
   /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
   void move_down(Index b, Index from, Index to, Index count) {
+    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
     for (Index h = 0; h < heads_; ++h) {
-      std::copy_n(keys().at(b, from, h), count * head_dim_, keys().at(b, to, h));
-      if constexpr (!shared) std::copy_n(values().at(b, from, h), count * value_dim_, values().at(b, to, h));
+      for_each_part(keys(), h, b, from, b, to, count, copy);
+      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
     }
   }
 
   /// Copies the first `count` slots of row `from` to those of row `to`.
   void copy_row(Index from, Index to, Index count) {
-    for_each_slots(from, to, count, [](const T* x, Index size, T* y) { std::copy_n(x, size, y); });
+    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
   }
   void swap_rows(Index a, Index b, Index count) {
-    for_each_slots(a, b, count, [](T* x, Index size, T* y) { std::swap_ranges(x, x + size, y); });
+    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
 
  private:
@@ -209,24 +272,18 @@ class cache_memory {
   template <class Visit>
   void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
     for (Index h = 0; h < heads_; ++h) {
-      visit(keys().at(a, 0, h), count * head_dim_, keys().at(b, 0, h));
-      if constexpr (!shared) visit(values().at(a, 0, h), count * value_dim_, values().at(b, 0, h));
+      for_each_part(keys(), h, a, 0, b, 0, count, visit);
+      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
     }
   }
 
-  template <class X>
-  head_view<X> values_of(const head_view<X>& keys, X* own) const {
-    if constexpr (shared)
-      return keys.channels(0, value_dim_);
-    else
-      return bhsd(own, batch_, heads_, slots_, value_dim_);
-  }
   /// Where the new keys of slots [slot, slot + count) of row b go.
-  head_view<T> new_keys(Index b, Index slot, Index count) {
-    return keys()
-        .batch_range(b, 1)
-        .token_range(slot, count)
-        .channels(first_new_channel(), head_dim_ - first_new_channel());
+  stored_view<T> new_keys(Index b, Index slot, Index count) {
+    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
+    if constexpr (shared)
+      return those.channels(first_new_channel(), head_dim_ - first_new_channel());
+    else
+      return those;
   }
   template <class V>
   void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
@@ -261,8 +318,7 @@ class cache_memory {
   }
 
   moved_index batch_, slots_, heads_, head_dim_, value_dim_;
-  storage<T> keys_;
-  storage<T> values_;
+  head_memory<T> keys_, values_;
 };
 
 }  // namespace detail

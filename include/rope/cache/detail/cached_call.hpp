@@ -10,6 +10,7 @@
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
+#include <rope/attention/quantized_attention.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
@@ -24,6 +25,7 @@
 #include <rope/rotation/detail/rotation_pass.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -40,7 +42,7 @@ class cached_call {
   static_assert(
       is_or_widens<T, C> && !std::is_const_v<T>,
       "attention: q and out have the channel type of the cache, or are float where that is a 16-bit "
-      "type");
+      "type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -127,8 +129,8 @@ class cached_call {
     attention_options plain;
     for (Index b = 0; b < q_.batch; ++b) {
       const Index count = queries_of(b);
-      checked_attention(q_.batch_range(b, 1), cache_.keys(b), cache_.values(b), out_.batch_range(b, 1),
-                        plain);
+      checked_attention(q_.batch_range(b, 1), shape_of(cache_.keys(b)), shape_of(cache_.values(b)),
+                        out_.batch_range(b, 1), plain);
       check_appended("attention", cache_, b, count);
       if (count > 0) check_row(b, count);
     }
@@ -192,7 +194,7 @@ class cached_call {
   /// a position are not seen.
   void attend(Index b, const head_view<const T>& q, const head_view<T>& out,
               std::span<const std::int64_t> positions) const {
-    const head_view<const C> k = cache_.keys(b), v = cache_.values(b);
+    const stored_view<const C> k = cache_.keys(b), v = cache_.values(b);
     attention_options options = options_of_row(b, q.tokens, k.tokens);
     options.query_positions = positions;
     options.key_positions = order_of(cache_, b);
@@ -237,8 +239,8 @@ class cached_call {
   /// Copies those of `heads` key heads that the query at `position`, which has rank `rank`, sees.
   keys_by_rank read_by_rank(Index b, Index head, Index heads, std::int64_t position,
                             std::int64_t rank) const {
-    const head_view<const C> k = cache_.keys(b).head_range(head, heads),
-                             v = cache_.values(b).head_range(head, heads);
+    const stored_view<const C> k = cache_.keys(b).head_range(head, heads),
+                               v = cache_.values(b).head_range(head, heads);
     const Index sinks = cache_.policy().sinks, count = to_index(rank + 1);
     const keys_by_rank recent = {
         bhsd(workspace<read_keys, T>(count * heads * k.head_dim), 1, heads, count, k.head_dim),

@@ -26,6 +26,7 @@
 #include <rope/rotation/detail/key_turn.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
@@ -158,16 +159,17 @@ class stored_tokens {
     if (storage_ == key_storage::raw) refuse_rebase_of_raw_keys(function);
     check_table<Layout>(owner, from);
     if (on_axes()) {
-      turn_between_axes<Layout, T, From, To> turn(function, coordinates_.axes(), rotation_.table == 0, from,
-                                                  to);
+      turn_between_axes<Layout, numbers_of<T>, From, To> turn(function, coordinates_.axes(),
+                                                              rotation_.table == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
-        for (Index t = 0; t < rows_.size(b); ++t) turn.turn(memory_.keys(), b, t, coordinates_.token(b, t));
+        for (Index t = 0; t < rows_.size(b); ++t)
+          turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = turn_between<Layout, T>(function, from, to);
+      auto turn = turn_between<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
-            turn.turn(memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+            turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
     rotation_ = rotation_of<Layout>(to);
   }
@@ -198,12 +200,13 @@ class stored_tokens {
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = on_axes() ? turn_along_axes<Layout, T>(table) : turn_by<Layout, T>(function, table);
+    auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
+                          : turn_by<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-        for (Index t = first; t < last; ++t) turn.turn(memory_.keys(), b, t, delta);
+        for (Index t = first; t < last; ++t) turn_stored(turn, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
   void copy_row(const char* function, Index from, Index to) {
@@ -228,17 +231,17 @@ class stored_tokens {
   }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-  head_view<const T> keys(const char* function) const {
+  stored_view<const T> keys(const char* function) const {
     return memory_.keys().token_range(0, rows_.common_size(function));
   }
-  head_view<const T> values(const char* function) const {
+  stored_view<const T> values(const char* function) const {
     return memory_.values().token_range(0, rows_.common_size(function));
   }
   /// Those of row b.  Throws: std::out_of_range
-  head_view<const T> keys(const char* function, Index b) const {
+  stored_view<const T> keys(const char* function, Index b) const {
     return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
   }
-  head_view<const T> values(const char* function, Index b) const {
+  stored_view<const T> values(const char* function, Index b) const {
     return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.size(b));
   }
 
