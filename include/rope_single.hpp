@@ -12765,6 +12765,7 @@ class turn_between_axes {
 #ifndef ROPE_ROTATION_QUANTIZE_HPP
 #define ROPE_ROTATION_QUANTIZE_HPP
 
+#include <cstdint>
 #include <type_traits>
 
 
@@ -12803,14 +12804,13 @@ void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale)
   }
 }
 
-/// Views of one shape that are checked.
-template <class X>
-void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h)
-        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                              out.scale_at(b, t, h));
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
 }
 
 }  // namespace detail
@@ -12821,6 +12821,7 @@ void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& 
 ///
 /// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
 /// \param out  of the same shape
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
 /// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
@@ -12830,13 +12831,17 @@ void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& 
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
 ///            at most that (tests/rotation/quantize.test.cpp)
 /// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
-template <class X, class T>
-void quantize(head_view<X> x, quantized_view<T> out) {
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
   detail::check_quantization("quantize", x, out);
-  detail::quantize_checked(x, out);
+  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                                  out.scale_at(b, t, h));
+  });
 }
 
 /// The numbers that integers and scales stand for.
@@ -12849,24 +12854,23 @@ void quantize(head_view<X> x, quantized_view<T> out) {
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
-template <class X, class T>
-void dequantize(quantized_view<X> x, head_view<T> out) {
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
   detail::check_quantization("dequantize", out, x);
-  struct dequantized_numbers {};
-  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h) {
-        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-        if constexpr (std::is_same_v<T, float>) {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-        } else {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
-        }
-      }
+  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+    }
+  });
 }
 
 }  // namespace ROPE_ABI
@@ -25120,6 +25124,110 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 /// rotation and its gradient, and the permutation of weights between layouts.
 
 
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HADAMARD_HPP
+#define ROPE_ROTATION_HADAMARD_HPP
+
+#include <algorithm>  // std::copy_n
+#include <bit>        // std::has_single_bit
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+
+/// Outliers among the channels of a head, spread over all of them before heads are rounded to few bits.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
+template <class A>
+void add_and_subtract(A* x, Index distance) {
+  using P = packet<A>;
+  Index i = 0;
+  for (; i + lanes<P> <= distance; i += lanes<P>) {
+    const P a = load<P>(x + i), b = load<P>(x + i + distance);
+    store(x + i, add(a, b));
+    store(x + i + distance, subtract(a, b));
+  }
+  for (; i < distance; ++i) {
+    const A a = x[i], b = x[i + distance];
+    x[i] = a + b;
+    x[i + distance] = a - b;
+  }
+}
+
+/// x becomes H x / sqrt(size), in place.
+template <class A>
+void transform_head(A* x, Index size) {
+  for (Index distance = 1; distance < size; distance *= 2)
+    for (Index first = 0; first < size; first += 2 * distance) add_and_subtract(x + first, distance);
+  const A factor = static_cast<A>(1 / std::sqrt(static_cast<double>(size)));
+  for (Index i = 0; i < size; ++i) x[i] *= factor;
+}
+
+}  // namespace detail
+
+/// Multiplies every head by the normalised Hadamard matrix, in place.
+///
+///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
+///
+/// The matrix is orthogonal, so q' . k' = q . k: transformed queries and keys have the scores of those
+/// before. An outlier among the channels of a head is shared by all of them, so that `quantize` rounds the
+/// others less coarsely. It goes between rotation and rounding, since it does not commute with rotations:
+///
+///     rotate<Layout>(q, k, table, start);
+///     hadamard_transform(q);
+///     hadamard_transform(k);
+///     quantize(k, keys);
+///
+/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. It is its own
+/// inverse: values that were transformed before they are rounded give outputs that are transformed once more.
+///
+/// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
+///                 one where it is not
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
+/// Accuracy:  within (log2(head_dim) + 2) u of the Euclidean length of the head, u being the unit roundoff of
+///            float (double for double channels); 16-bit channels one more rounding
+/// Cost:      head_dim log2(head_dim) additions per head
+/// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
+template <class T, class Threads = this_thread>
+void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("hadamard_transform", "x", T);
+  ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
+  if constexpr (!std::is_const_v<T>) {
+    using A = detail::arithmetic<T>;
+    detail::check_view("hadamard_transform", x);
+    if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("hadamard_transform: head_dim must be a power of two, got ", x.head_dim));
+    detail::check_memory("hadamard_transform", x);
+    const auto transform = [&](Index first, Index last) {
+      struct transformed_head {};
+      A* head = detail::workspace<transformed_head, A>(x.head_dim);
+      for (Index token = first; token < last; ++token)
+        for (Index h = 0; h < x.heads; ++h) {
+          T* channels = x.at(token / x.tokens, token % x.tokens, h);
+          if constexpr (std::is_same_v<T, A>) {
+            detail::transform_head(channels, x.head_dim);
+          } else {
+            detail::widen(channels, x.head_dim, head);
+            detail::transform_head(head, x.head_dim);
+            for (Index d = 0; d < x.head_dim; ++d) channels[d] = detail::rounded<T>(head[d]);
+          }
+        }
+    };
+    detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), transform);
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HADAMARD_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_PERMUTE_HPP
 #define ROPE_ROTATION_PERMUTE_HPP

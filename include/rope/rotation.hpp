@@ -13,6 +13,7 @@
 #include <rope/frequencies/scaling.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/gradient.hpp>
+#include <rope/rotation/hadamard.hpp>
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/layout.hpp>

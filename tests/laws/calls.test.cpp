@@ -110,6 +110,9 @@ TEST_CASE("calls of the pages: rotation", "[house]") {
   std::vector<std::int8_t> integers(static_cast<std::size_t>(k.size()));
   std::vector<float> scales(integers.size() / head_dim);
   const auto keys = bshd(integers.data(), scales.data(), batch, tokens, k.heads, head_dim);
+  hadamard_transform(q);
+  hadamard_transform(q);
+  CHECK(*q.at(0, 0, 0) == testing::Approx(1));
   quantize(k, keys);
   dequantize(keys, k);
   CHECK(*k.at(0, 0, 0) == testing::Approx(1).epsilon(0.01));

@@ -12,6 +12,7 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/own_threads.hpp"
 #include "support/random.hpp"
 #include "support/tensor.hpp"
 #include "support/wide.hpp"
@@ -185,6 +186,23 @@ TEST_CASE("heads in any order of axes, with gaps, are rounded where they are", "
           outside +=
               *frame.scale_at(b, t, h) != 99 || *frame.at(b, t, h) != 99 || frame.at(b, t, h)[16] != 99;
   CHECK(outside == 0);
+}
+
+TEST_CASE("rounding gives the same bits on threads", "[rotation]") {
+  const std::uint64_t seed = 5104;
+  testing::random numbers(seed);
+  const Index tokens = 3000, dim = 64;  // 1.5 MB: enough for two pieces
+  const auto x = testing::random_channels<float>(numbers, 2 * tokens * dim, -7, 1);
+  rounded_heads alone(x, dim);
+  std::vector<std::int8_t> integers(x.size());
+  std::vector<float> scales(alone.scales.size()), numbers_alone(x.size()), numbers_shared(x.size());
+  const auto shared = rope::thd(integers.data(), scales.data(), 2 * tokens, 1, dim);
+  rope::quantize(rope::thd(x.data(), 2 * tokens, 1, dim), shared, testing::own_threads(2));
+  CAPTURE(seed);
+  CHECK((integers == alone.integers && scales == alone.scales));
+  rope::dequantize(shared, rope::thd(numbers_alone.data(), 2 * tokens, 1, dim));
+  rope::dequantize(shared, rope::thd(numbers_shared.data(), 2 * tokens, 1, dim), testing::own_threads(2));
+  CHECK(testing::same_bits(numbers_alone, numbers_shared));
 }
 
 TEST_CASE("rounding refuses views that do not fit and writes nothing", "[rotation]") {

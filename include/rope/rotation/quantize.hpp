@@ -2,10 +2,12 @@
 #ifndef ROPE_ROTATION_QUANTIZE_HPP
 #define ROPE_ROTATION_QUANTIZE_HPP
 
+#include <cstdint>
 #include <type_traits>
 
 #include <rope/base/channels.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/channels_16_bit.hpp>  // rounded
 #include <rope/base/workspace.hpp>
@@ -49,14 +51,13 @@ void quantize_head(const X* x, Index count, std::int8_t* integers, float* scale)
   }
 }
 
-/// Views of one shape that are checked.
-template <class X>
-void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h)
-        quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
-                                              out.scale_at(b, t, h));
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
 }
 
 }  // namespace detail
@@ -67,6 +68,7 @@ void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& 
 ///
 /// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
 /// \param out  of the same shape
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
 /// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
@@ -76,13 +78,17 @@ void quantize_checked(const head_view<X>& x, const quantized_view<std::int8_t>& 
 /// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
 ///            at most that (tests/rotation/quantize.test.cpp)
 /// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
-template <class X, class T>
-void quantize(head_view<X> x, quantized_view<T> out) {
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
   static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
                 "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "quantize: out is read-only");
   detail::check_quantization("quantize", x, out);
-  detail::quantize_checked(x, out);
+  detail::for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    detail::quantize_head<std::remove_const_t<X>>(x.at(b, t, h), x.head_dim, out.at(b, t, h),
+                                                  out.scale_at(b, t, h));
+  });
 }
 
 /// The numbers that integers and scales stand for.
@@ -95,24 +101,23 @@ void quantize(head_view<X> x, quantized_view<T> out) {
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
-template <class X, class T>
-void dequantize(quantized_view<X> x, head_view<T> out) {
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
   static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  static_assert(!std::is_const_v<T>, "dequantize: out is read-only");
   detail::check_quantization("dequantize", out, x);
-  struct dequantized_numbers {};
-  float* wide = detail::workspace<dequantized_numbers, float>(std::is_same_v<T, float> ? 0 : x.head_dim);
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index t = 0; t < x.tokens; ++t)
-      for (Index h = 0; h < x.heads; ++h) {
-        const float scale = detail::usable_scale(*x.scale_at(b, t, h));
-        if constexpr (std::is_same_v<T, float>) {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-        } else {
-          detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-          for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
-        }
-      }
+  detail::for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = detail::usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = detail::workspace<dequantized_numbers, float>(x.head_dim);
+      detail::dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      for (Index d = 0; d < x.head_dim; ++d) out.at(b, t, h)[d] = detail::rounded<T>(wide[d]);
+    }
+  });
 }
 
 }  // namespace ROPE_ABI

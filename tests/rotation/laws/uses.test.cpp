@@ -130,6 +130,20 @@ TEST_CASE("the comment of quantized_view shows its use", "[rotation]") {
   CHECK(integer_memory == std::vector<std::int8_t>(24, 127));
 }
 
+TEST_CASE("the comment of hadamard_transform shows its use", "[rotation]") {
+  const ones q_memory(3, 2, 8), k_memory(3, 1, 8);
+  const head_view<float> q = q_memory.view, k = k_memory.view;
+  const frequency_table table(frequencies(8), 20);
+  std::vector<std::int8_t> integers(24);
+  std::vector<float> scales(3);
+  const auto keys = thd(integers.data(), scales.data(), 3, 1, 8);
+  rotate<Layout>(q, k, table, start);
+  hadamard_transform(q);
+  hadamard_transform(k);
+  quantize(k, keys);
+  CHECK(scales[0] > 0);
+}
+
 TEST_CASE("the comments of query scaling show their use", "[rotation]") {
   const ones memory(3, 2, 4);
   const head_view<float> q = memory.view;

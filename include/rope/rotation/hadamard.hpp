@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ROTATION_HADAMARD_HPP
+#define ROPE_ROTATION_HADAMARD_HPP
+
+#include <algorithm>  // std::copy_n
+#include <bit>        // std::has_single_bit
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+#include <rope/base/channels.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/simd/channels_16_bit.hpp>  // rounded
+#include <rope/base/simd/packet.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/view.hpp>
+
+/// Outliers among the channels of a head, spread over all of them before heads are rounded to few bits.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// (x[i], x[i + distance]) becomes their sum and difference, for i in [0, distance).
+template <class A>
+void add_and_subtract(A* x, Index distance) {
+  using P = packet<A>;
+  Index i = 0;
+  for (; i + lanes<P> <= distance; i += lanes<P>) {
+    const P a = load<P>(x + i), b = load<P>(x + i + distance);
+    store(x + i, add(a, b));
+    store(x + i + distance, subtract(a, b));
+  }
+  for (; i < distance; ++i) {
+    const A a = x[i], b = x[i + distance];
+    x[i] = a + b;
+    x[i + distance] = a - b;
+  }
+}
+
+/// x becomes H x / sqrt(size), in place.
+template <class A>
+void transform_head(A* x, Index size) {
+  for (Index distance = 1; distance < size; distance *= 2)
+    for (Index first = 0; first < size; first += 2 * distance) add_and_subtract(x + first, distance);
+  const A factor = static_cast<A>(1 / std::sqrt(static_cast<double>(size)));
+  for (Index i = 0; i < size; ++i) x[i] *= factor;
+}
+
+}  // namespace detail
+
+/// Multiplies every head by the normalised Hadamard matrix, in place.
+///
+///     x' = H x / sqrt(head_dim),   H_ij = (-1)^(number of bits that i and j have in common)
+///
+/// The matrix is orthogonal, so q' . k' = q . k: transformed queries and keys have the scores of those
+/// before. An outlier among the channels of a head is shared by all of them, so that `quantize` rounds the
+/// others less coarsely. It goes between rotation and rounding, since it does not commute with rotations:
+///
+///     rotate<Layout>(q, k, table, start);
+///     hadamard_transform(q);
+///     hadamard_transform(k);
+///     quantize(k, keys);
+///
+/// A cache of rotated keys takes such k by `append(k, v)`, and attention(q, cache, out) such q. It is its own
+/// inverse: values that were transformed before they are rounded give outputs that are transformed once more.
+///
+/// \param x        [batch, tokens, heads, head_dim], head_dim a power of two; x.channels(...) is a window of
+///                 one where it is not
+/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Throws:    std::invalid_argument unless head_dim is a power of two and x has data; x is then unchanged
+/// Accuracy:  within (log2(head_dim) + 2) u of the Euclidean length of the head, u being the unit roundoff of
+///            float (double for double channels); 16-bit channels one more rounding
+/// Cost:      head_dim log2(head_dim) additions per head
+/// Source:    Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 3 (queries and keys after the rotation)
+template <class T, class Threads = this_thread>
+void hadamard_transform(head_view<T> x, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("hadamard_transform", "x", T);
+  ROPE_DETAIL_CHECK_THREADS("hadamard_transform", Threads);
+  if constexpr (!std::is_const_v<T>) {
+    using A = detail::arithmetic<T>;
+    detail::check_view("hadamard_transform", x);
+    if (!std::has_single_bit(static_cast<std::size_t>(x.head_dim)))
+      ROPE_THROW(std::invalid_argument,
+                 detail::message("hadamard_transform: head_dim must be a power of two, got ", x.head_dim));
+    detail::check_memory("hadamard_transform", x);
+    const auto transform = [&](Index first, Index last) {
+      struct transformed_head {};
+      A* head = detail::workspace<transformed_head, A>(x.head_dim);
+      for (Index token = first; token < last; ++token)
+        for (Index h = 0; h < x.heads; ++h) {
+          T* channels = x.at(token / x.tokens, token % x.tokens, h);
+          if constexpr (std::is_same_v<T, A>) {
+            detail::transform_head(channels, x.head_dim);
+          } else {
+            detail::widen(channels, x.head_dim, head);
+            detail::transform_head(head, x.head_dim);
+            for (Index d = 0; d < x.head_dim; ++d) channels[d] = detail::rounded<T>(head[d]);
+          }
+        }
+    };
+    detail::parallel_pieces(threads, x.batch * x.tokens, x.size() * Index(sizeof(T)), transform);
+  }
+}
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_ROTATION_HADAMARD_HPP
