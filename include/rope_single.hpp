@@ -2509,6 +2509,17 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
+/// The same for heads of channels.
+template <class T>
+void check_stored(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
+}
+template <class T>
+void check_stored(const char* function, const quantized_view<T>& x) {
+  check_quantized(function, x);
+}
+
 }  // namespace detail
 
 /// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]
@@ -7358,6 +7369,7 @@ class decode_split {
   /// is on its way.
   Index tokens_of_turn() const {
     const Index token = heads_at_once() * (std::max)(call_.k.head_dim, call_.v.head_dim) * Index(sizeof(C));
+    if (is_quantized<C> && token <= Index{1} << 11) return shape::tile;  // 64 are too few bytes to be ahead
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
@@ -7488,10 +7500,13 @@ class decode_split {
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {
-    if constexpr (is_quantized<C>) return has_finite_scales(call_.v, b_, kv, begin, keys);
-    for (Index j = keys.first; j < keys.last; ++j)
-      if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
-    return true;
+    if constexpr (is_quantized<C>) {
+      return has_finite_scales(call_.v, b_, kv, begin, keys);
+    } else {
+      for (Index j = keys.first; j < keys.last; ++j)
+        if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
+      return true;
+    }
   }
 
   const call_type& call_;
@@ -17286,7 +17301,8 @@ inline namespace ROPE_ABI {
 ///
 /// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
 ///
-/// \tparam T  a channel type; const where nothing is written
+/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
+///            float or 16-bit heads; const where nothing is written
 ///
 /// Requires:  the pool and both lists outlive the view, which reads them anew at every call
 template <class T>
@@ -17296,8 +17312,8 @@ class page_view {
 
   /// The pages of a pool, in any order of axes.
   struct pool {
-    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
   };
 
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
@@ -17322,8 +17338,8 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
 
-  const head_view<T>& keys() const { return memory_.keys; }
-  const head_view<T>& values() const { return memory_.values; }
+  const detail::stored_view<T>& keys() const { return memory_.keys; }
+  const detail::stored_view<T>& values() const { return memory_.values; }
   key_storage storage() const { return storage_; }
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   Index page_size() const { return memory_.keys.tokens; }
@@ -17358,10 +17374,9 @@ class page_view {
 
  private:
   void check_memory() const {
-    const head_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_view("page_view", k);
-    detail::check_view("page_view", v);
-    detail::check_memory("page_view", k, v);
+    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_stored("page_view", k);
+    detail::check_stored("page_view", v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
       ROPE_THROW(
           std::invalid_argument,
@@ -17492,7 +17507,7 @@ class paged_call {
   using C = std::remove_const_t<P>;
   static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
                 "attention: q and out have the channel type of the pages, or are float where that is a "
-                "16-bit type");
+                "16-bit type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -17571,8 +17586,8 @@ class paged_call {
     attention_options options = options_;
     options.query_offsets = {};
     // What disagrees with the extents of the heads is found by a call without keys.
-    const head_view<const C> k = pages_.keys(), v = pages_.values();
-    const head_view<const C> no_keys = k.batch_range(0, 0), no_values = v.batch_range(0, 0);
+    const stored_view<const C> k = pages_.keys(), v = pages_.values();
+    const auto no_keys = shape_of(k).batch_range(0, 0), no_values = shape_of(v).batch_range(0, 0);
     attention_options plain;
     checked_attention(q_.batch_range(0, 0), no_keys.token_range(0, 0), no_values.token_range(0, 0),
                       out_.batch_range(0, 0), plain);
@@ -17770,13 +17785,13 @@ template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  static_assert(is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+  static_assert(is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
                 "write_pages: k and v have the channel type of the pages, or are float where that is a "
-                "16-bit type");
+                "16-bit type, or any but double where it is std::int8_t");
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
+  const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
       ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
                                                 ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
@@ -17837,7 +17852,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
   detail::check_page_writes("write_pages", k, v, pages, newest);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const head_view<T>& pool) {
+        const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
@@ -17868,7 +17883,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
   const auto norm = detail::checked_norm("write_pages", way.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const head_view<T>& pool) {
+        const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
@@ -17903,6 +17918,13 @@ template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
+}
+
+template <class Layout, class T, class S>
+void check_turned_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
+  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
+  const auto& keys = pages.keys();
+  check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
 }
 
 inline void check_keys_are_rotated(const char* function, key_storage storage) {
@@ -17988,8 +18010,8 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
                 const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
-  const head_view<T> keys = pages.keys();
-  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  const auto keys = pages.keys();
+  detail::check_turned_pages<Layout>("shift_keys", pages, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
@@ -18003,10 +18025,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  auto turn = detail::turn_by<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
-    turn.turn(keys, pages.page(sequence, t), pages.slot(t), delta);
+    detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
 
 /// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
@@ -18039,13 +18061,15 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
-  const head_view<T> keys = pages.keys();
-  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  const auto keys = pages.keys();
+  detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto turn = detail::turn_between<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                  detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
-    for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);
+    for (Index t = 0; t < tokens; ++t)
+      detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
   });
 }
 

@@ -11,7 +11,7 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/view_checks.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Keys and values in the pages of a pool that the caller owns.
@@ -31,7 +31,8 @@ inline namespace ROPE_ABI {
 ///
 /// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
 ///
-/// \tparam T  a channel type; const where nothing is written
+/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
+///            float or 16-bit heads; const where nothing is written
 ///
 /// Requires:  the pool and both lists outlive the view, which reads them anew at every call
 template <class T>
@@ -41,8 +42,8 @@ class page_view {
 
   /// The pages of a pool, in any order of axes.
   struct pool {
-    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
   };
 
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
@@ -67,8 +68,8 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
 
-  const head_view<T>& keys() const { return memory_.keys; }
-  const head_view<T>& values() const { return memory_.values; }
+  const detail::stored_view<T>& keys() const { return memory_.keys; }
+  const detail::stored_view<T>& values() const { return memory_.values; }
   key_storage storage() const { return storage_; }
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   Index page_size() const { return memory_.keys.tokens; }
@@ -103,10 +104,9 @@ class page_view {
 
  private:
   void check_memory() const {
-    const head_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_view("page_view", k);
-    detail::check_view("page_view", v);
-    detail::check_memory("page_view", k, v);
+    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_stored("page_view", k);
+    detail::check_stored("page_view", v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
       ROPE_THROW(
           std::invalid_argument,

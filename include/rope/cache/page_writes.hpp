@@ -19,6 +19,7 @@
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -34,13 +35,13 @@ template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
   static_assert(!std::is_const_v<T>, "write_pages: pages are read-only");
-  static_assert(is_or_widens<std::remove_const_t<K>, T> && is_or_widens<std::remove_const_t<V>, T>,
+  static_assert(is_stored_as<std::remove_const_t<K>, T> && is_stored_as<std::remove_const_t<V>, T>,
                 "write_pages: k and v have the channel type of the pages, or are float where that is a "
-                "16-bit type");
+                "16-bit type, or any but double where it is std::int8_t");
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
+  const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
       ROPE_THROW(std::invalid_argument, message(function, ": ", name, " must be [", k.batch, ", ", k.tokens,
                                                 ", ", like.heads, ", ", like.head_dim, "], got [", x.batch,
@@ -101,7 +102,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
   detail::check_page_writes("write_pages", k, v, pages, newest);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const head_view<T>& pool) {
+        const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
@@ -132,7 +133,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
   const auto norm = detail::checked_norm("write_pages", way.norm, k);
   detail::for_each_page_run(
       pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const head_view<T>& pool) {
+        const auto to = [&](const detail::stored_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),

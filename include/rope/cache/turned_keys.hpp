@@ -8,6 +8,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
+#include <rope/cache/detail/head_memory.hpp>
 #include <rope/cache/detail/written_pages.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>
@@ -16,6 +17,7 @@
 #include <rope/rotation/detail/rotation_checks.hpp>
 #include <rope/rotation/detail/view_checks.hpp>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
@@ -32,6 +34,13 @@ template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
+}
+
+template <class Layout, class T, class S>
+void check_turned_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
+  static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
+  const auto& keys = pages.keys();
+  check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
 }
 
 inline void check_keys_are_rotated(const char* function, key_storage storage) {
@@ -117,8 +126,8 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
                 const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
-  const head_view<T> keys = pages.keys();
-  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
+  const auto keys = pages.keys();
+  detail::check_turned_pages<Layout>("shift_keys", pages, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
@@ -132,10 +141,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::turn_by<Layout, T>("shift_keys", rotation);
+  auto turn = detail::turn_by<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
-    turn.turn(keys, pages.page(sequence, t), pages.slot(t), delta);
+    detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
 
 /// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
@@ -168,13 +177,15 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
-  const head_view<T> keys = pages.keys();
-  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  const auto keys = pages.keys();
+  detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::turn_between<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto turn = detail::turn_between<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                  detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
-    for (Index t = 0; t < tokens; ++t) turn.turn(keys, page, t, block * pages.page_size() + t);
+    for (Index t = 0; t < tokens; ++t)
+      detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
   });
 }
 

@@ -136,6 +136,17 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
                        ", ", x.tokens, ", ", x.heads, ", ", x.head_dim, "]"));
 }
 
+/// The same for heads of channels.
+template <class T>
+void check_stored(const char* function, const head_view<T>& x) {
+  check_view(function, x);
+  check_memory(function, x);
+}
+template <class T>
+void check_stored(const char* function, const quantized_view<T>& x) {
+  check_quantized(function, x);
+}
+
 }  // namespace detail
 
 /// Integers and their scales, both contiguous, in the same order of axes: [batch, tokens, heads, head_dim]

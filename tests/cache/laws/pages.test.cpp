@@ -29,7 +29,8 @@ struct engine {
   Index page_size, pages, kv_heads, head_dim, value_dim, blocks;
   bool heads_first;
   std::vector<C> keys, values;
-  std::vector<Id> table;  // [sequences, blocks]; -1 where there is no page
+  std::vector<float> key_scales, value_scales;  // of integers
+  std::vector<Id> table;                        // [sequences, blocks]; -1 where there is no page
   std::vector<int> lengths;
   std::vector<Id> free;
 
@@ -44,6 +45,8 @@ struct engine {
         heads_first(dice.integer(0, 1) != 0),
         keys(static_cast<std::size_t>(pages * size * heads * dim), nan()),
         values(static_cast<std::size_t>(pages * size * heads * value), nan()),
+        key_scales(static_cast<std::size_t>(pages * size * heads), std::numeric_limits<float>::quiet_NaN()),
+        value_scales(key_scales),
         table(static_cast<std::size_t>(sequences * blocks), Id(-1)),
         lengths(static_cast<std::size_t>(sequences), 0),
         free(static_cast<std::size_t>(pages)) {
@@ -52,7 +55,12 @@ struct engine {
       std::swap(free[i - 1],
                 free[static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(i) - 1))]);
   }
-  static C nan() { return static_cast<C>(std::numeric_limits<float>::quiet_NaN()); }
+  static C nan() {
+    if constexpr (std::is_same_v<C, std::int8_t>)
+      return 99;  // whose scale is NaN
+    else
+      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
+  }
 
   /// Gives sequence s pages for `count` more tokens.
   void grow(Index s, Index count) {
@@ -63,14 +71,32 @@ struct engine {
     }
     length += static_cast<int>(count);
   }
-  head_view<C> pool(std::vector<C>& memory, Index dim) {
-    return heads_first ? bhsd(memory.data(), pages, kv_heads, page_size, dim)
-                       : bshd(memory.data(), pages, page_size, kv_heads, dim);
+  auto pool(std::vector<C>& memory, std::vector<float>& scales, Index dim) {
+    if constexpr (std::is_same_v<C, std::int8_t>)
+      return heads_first ? bhsd(memory.data(), scales.data(), pages, kv_heads, page_size, dim)
+                         : bshd(memory.data(), scales.data(), pages, page_size, kv_heads, dim);
+    else
+      return heads_first ? bhsd(memory.data(), pages, kv_heads, page_size, dim)
+                         : bshd(memory.data(), pages, page_size, kv_heads, dim);
   }
   page_view<C> view(key_storage storage) {
-    return {{.keys = pool(keys, head_dim), .values = pool(values, value_dim)}, table, lengths, storage};
+    return {{.keys = pool(keys, key_scales, head_dim), .values = pool(values, value_scales, value_dim)},
+            table,
+            lengths,
+            storage};
   }
 };
+
+using testing::same_heads;
+/// Whether one token is the same integers and scales in two views.
+template <class A, class B>
+bool same_heads(const quantized_view<A>& a, const quantized_view<B>& b) {
+  bool same = true;
+  for (Index h = 0; h < a.heads; ++h)
+    same = same && testing::same_bits<std::int8_t>(a.at(0, 0, h), b.at(0, 0, h), a.head_dim) &&
+           testing::same_bits<float>(a.scale_at(0, 0, h), b.scale_at(0, 0, h), 1);
+  return same;
+}
 
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {
@@ -153,7 +179,7 @@ void check_growing(std::uint64_t seed, key_storage storage) {
       for (Index t = first; t < first + count; ++t) {
         const Index place = memory.lengths[at] - count + (t - first);
         const auto page = pages.keys().batch_range(pages.page(s, place), 1).token_range(pages.slot(place), 1);
-        CHECK(testing::same_heads(page, caches[at].keys().token_range(place, 1)));
+        CHECK(same_heads(page, caches[at].keys().token_range(place, 1)));
       }
     }
     CHECK(same(out, expected));
@@ -175,6 +201,13 @@ TEST_CASE("pages of 16 bits are widened as caches of 16 bits are", "[cache]") {
   for (std::uint64_t seed = 950; seed < 960; ++seed) {
     check_growing<interleaved, float, Eigen::bfloat16, std::uint16_t>(seed, key_storage::rotated);
     check_growing<half_split, float, Eigen::half, std::int32_t>(seed, key_storage::raw);
+  }
+}
+
+TEST_CASE("pages of integers are read as caches of integers are", "[cache]") {
+  for (std::uint64_t seed = 970; seed < 982; ++seed) {
+    check_growing<half_split, float, std::int8_t, std::int32_t>(seed, key_storage::rotated);
+    check_growing<interleaved, float, std::int8_t, std::uint16_t>(seed, key_storage::raw);
   }
 }
 

@@ -8,7 +8,9 @@
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/page_writes.hpp>
 #include <rope/cache/ring_cache.hpp>
+#include <rope/cache/turned_keys.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/quantize.hpp>
@@ -254,6 +256,54 @@ TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
     CHECK(worst > 0.5);
   }
   CHECK(narrow.positions(1)[3] == wide.positions(1)[3]);
+}
+
+TEST_CASE("keys of integers in pages turn as those of a cache", "[cache]") {
+  const std::uint64_t seed = 5307;
+  CAPTURE(seed);
+  testing::random numbers(seed);
+  const Index tokens = 10, page_size = 4;
+  owned<float> k(numbers, tokens, kv_heads, head_dim), v(numbers, tokens, kv_heads, value_dim);
+  const auto one = [](const owned<float>& x) {
+    return rope::bshd(x.memory.data(), 1, x.tokens, x.count, x.dim);
+  };
+  kv_cache<std::int8_t> cache(1, tokens, kv_heads, head_dim, value_dim);
+  cache.append<half_split>(one(k), one(v), table);
+  std::vector<std::int8_t> keys(4 * page_size * kv_heads * head_dim),
+      values(4 * page_size * kv_heads * value_dim);
+  std::vector<float> key_scales(4 * page_size * kv_heads), value_scales(key_scales.size());
+  const int blocks[] = {2, 0, 3}, lengths[] = {static_cast<int>(tokens)};
+  const rope::page_view<std::int8_t> pages(
+      {.keys = rope::bhsd(keys.data(), key_scales.data(), 4, kv_heads, page_size, head_dim),
+       .values = rope::bhsd(values.data(), value_scales.data(), 4, kv_heads, page_size, value_dim)},
+      blocks, lengths);
+  rope::write_pages<half_split>(one(k), one(v), pages, table);
+  const rope::frequency_table<float> other(rope::frequencies(16, 500.0), -300, 300);
+  const auto same = [&] {
+    bool all = true;
+    for (Index t = 0; t < tokens; ++t)
+      for (Index h = 0; h < kv_heads; ++h) {
+        const Index page = pages.page(0, t), slot = pages.slot(t);
+        all = all &&
+              testing::same_bits<std::int8_t>(pages.keys().at(page, slot, h), cache.keys().at(0, t, h),
+                                              head_dim) &&
+              *pages.keys().scale_at(page, slot, h) == *cache.keys().scale_at(0, t, h);
+      }
+    return all;
+  };
+  CHECK(same());
+  cache.rebase<half_split>(table, other);
+  rope::rebase_keys<half_split>(pages, table, other);
+  CHECK(same());
+  cache.shift<half_split>(3, 6, -2, other);
+  CHECK_FALSE(same());
+  rope::shift_keys<half_split>(pages, {.sequence = 0, .first = 3, .count = 6}, -2, other);
+  CHECK(same());
+  auto few_scales = pages.keys();
+  few_scales.scales.heads = 1;
+  CHECK_THROWS_AS(
+      rope::page_view<std::int8_t>({.keys = few_scales, .values = pages.values()}, blocks, lengths),
+      std::invalid_argument);
 }
 
 TEST_CASE("a ring of integers is a ring of their numbers", "[cache]") {

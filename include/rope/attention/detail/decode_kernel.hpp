@@ -19,6 +19,7 @@
 #include <rope/attention/detail/weighted_sum.hpp>
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
+#include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/base/workspace.hpp>
@@ -117,6 +118,7 @@ class decode_split {
   /// is on its way.
   Index tokens_of_turn() const {
     const Index token = heads_at_once() * (std::max)(call_.k.head_dim, call_.v.head_dim) * Index(sizeof(C));
+    if (is_quantized<C> && token <= Index{1} << 11) return shape::tile;  // 64 are too few bytes to be ahead
     return token <= Index{1} << 12 ? 64 : token <= Index{1} << 13 ? 32 : 16;
   }
 
@@ -247,10 +249,13 @@ class decode_split {
   }
 
   bool finite(Index kv, Index begin, tile_range keys) const {
-    if constexpr (is_quantized<C>) return has_finite_scales(call_.v, b_, kv, begin, keys);
-    for (Index j = keys.first; j < keys.last; ++j)
-      if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
-    return true;
+    if constexpr (is_quantized<C>) {
+      return has_finite_scales(call_.v, b_, kv, begin, keys);
+    } else {
+      for (Index j = keys.first; j < keys.last; ++j)
+        if (!all_finite(call_.v.at(b_, begin + j, kv), call_.v.head_dim)) return false;
+      return true;
+    }
   }
 
   const call_type& call_;

@@ -35,7 +35,7 @@ class paged_call {
   using C = std::remove_const_t<P>;
   static_assert(is_or_widens<T, C> && !std::is_const_v<T>,
                 "attention: q and out have the channel type of the pages, or are float where that is a "
-                "16-bit type");
+                "16-bit type or std::int8_t");
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
@@ -114,8 +114,8 @@ class paged_call {
     attention_options options = options_;
     options.query_offsets = {};
     // What disagrees with the extents of the heads is found by a call without keys.
-    const head_view<const C> k = pages_.keys(), v = pages_.values();
-    const head_view<const C> no_keys = k.batch_range(0, 0), no_values = v.batch_range(0, 0);
+    const stored_view<const C> k = pages_.keys(), v = pages_.values();
+    const auto no_keys = shape_of(k).batch_range(0, 0), no_values = shape_of(v).batch_range(0, 0);
     attention_options plain;
     checked_attention(q_.batch_range(0, 0), no_keys.token_range(0, 0), no_values.token_range(0, 0),
                       out_.batch_range(0, 0), plain);
