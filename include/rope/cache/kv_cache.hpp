@@ -30,11 +30,10 @@ inline namespace ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries.
-/// A token's position is one more than the largest in its row when it is appended, 0 in an empty row, unless
-/// `append_at` names another; `shift` changes it. Tokens of images have several coordinates: token_axes, in
-/// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous for a
-/// query that reads them all.
+/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries. A token's
+/// position is one more than the largest in its row, 0 in an empty row, unless `append_at` names another;
+/// `shift` changes it. Tokens of images have several coordinates: token_axes, in policy.hpp. Memory is
+/// [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous.
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
 ///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
@@ -55,7 +54,7 @@ class kv_cache {
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
                 storage) {}
 
-  /// Of tokens on several axes.  Throws: as above
+  /// The same with axes.  Throws: as above
   kv_cache(Index batch, Index capacity, Index kv_heads, Index head_dim, token_axes axes, Index value_dim = 0,
            key_storage storage = key_storage::rotated)
       : tokens_("kv_cache", batch, capacity, kv_heads, head_dim, value_dim == 0 ? head_dim : value_dim,
@@ -236,8 +235,7 @@ class kv_cache {
 
   /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact.
   ///
-  /// Throws:  as `remove`; std::out_of_range if a position would leave [-2^53, 2^53]; std::invalid_argument
-  ///          if the cache stores rotated keys
+  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
     tokens_.shift("kv_cache::shift", first, count, delta, row);
   }

@@ -9,9 +9,9 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/detail/written_pages.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/config.hpp>

@@ -372,3 +372,26 @@ TEST_CASE("a cache of integers refuses what does not fit and stays as it is", "[
   moved.clear();
   CHECK(std::equal(before.begin(), before.end(), copy.keys().at(0, 0, 0)));
 }
+
+TEMPLATE_TEST_CASE("keys that are normalised on their way become integers once", "[cache]", float,
+                   Eigen::half, Eigen::bfloat16) {
+  const std::uint64_t seed = 97;
+  CAPTURE(seed);
+  testing::random numbers(seed);
+  owned<TestType> k(numbers, 7, kv_heads, head_dim), v(numbers, 7, kv_heads, value_dim);
+  const std::vector<float> weight = testing::random_channels<float>(kv_heads * head_dim, 98);
+  const rope::head_norm<float> norm = {.weight = weight, .epsilon = 0.25, .offset = 1};
+  kv_cache<std::int8_t> cache(batch, capacity, kv_heads, head_dim, value_dim), by_hand = cache;
+  cache.append<half_split>(k.view(), v.view(), rope::normed_table(norm, table));
+  owned<float> turned(7, kv_heads, head_dim);
+  std::transform(k.memory.begin(), k.memory.end(), turned.memory.begin(),
+                 [](TestType x) { return static_cast<float>(x); });
+  rope::normalize_and_rotate<half_split>(turned.view(), norm, table);
+  by_hand.append(turned.view(), v.view());
+  kv_cache<float> expected(batch, capacity, kv_heads, head_dim, value_dim);
+  expected.append(turned.numbers().view(), v.numbers().view());
+  for (Index b = 0; b < batch; ++b) {
+    CHECK(same_numbers(cache, expected, b));
+    CHECK(same_numbers(by_hand, expected, b));
+  }
+}

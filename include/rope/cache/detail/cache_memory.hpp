@@ -17,6 +17,7 @@
 #include <rope/cache/detail/head_memory.hpp>
 #include <rope/cache/detail/new_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_pass.hpp>
@@ -33,109 +34,6 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
-
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
-template <class X, class T>
-void copy_channels(const head_view<X>& x, const head_view<T>& out) {
-  using value = std::remove_const_t<X>;
-  for (Index b = 0; b < x.batch; ++b)
-    for (Index h = 0; h < x.heads; ++h)
-      for (Index t = 0; t < x.tokens; ++t) {
-        if constexpr (std::is_same_v<value, T>)
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-        else
-          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                  .template cast<T>();
-      }
-}
-
-/// The same with integers and scales.
-template <class X>
-void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
-  quantize(x, out);
-}
-template <class X, class T>
-void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
-  dequantize(x, out);
-}
-
-/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
-/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
-  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
-    struct rotated_tokens {};
-    value* memory = workspace<rotated_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
-    copy_channels(wide, out);
-  } else {
-    copy_channels(x, out);
-    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
-  }
-}
-
-/// The same for heads that are normalised first.
-template <class Layout, class X, class T, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, const norm_rule<W>& norm) {
-  using value = std::remove_const_t<X>;
-  if constexpr (std::is_same_v<value, T>) {
-    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
-  } else {
-    struct normed_tokens {};
-    value* memory = workspace<normed_tokens, value>(x.size());
-    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
-    copy_channels(wide, out);
-  }
-}
-template <class Layout, class X, class T, class S, class Source>
-void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
-                     const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-
-/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
-  } else {
-    copy_channels(x, wide);
-    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
-  }
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source, class W>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
-  struct rotated_tokens {};
-  float* memory = workspace<rotated_tokens, float>(x.size());
-  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
-  rotate_channels<Layout>(x, wide, table, positions, norm);
-  quantize(head_view<const float>(wide), out);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
-                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
-  rotate_channels<Layout>(x, out, table, positions);
-}
-template <class Layout, class X, class S, class Source>
-void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
-                     const Source& positions) {
-  dequantize(x, out);
-  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
-}
 
 /// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
 /// comes as new keys is then the rest of their channels.

@@ -15,9 +15,9 @@
 #include <rope/base/exact.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/workspace.hpp>
-#include <rope/cache/detail/cache_memory.hpp>  // copy_channels, rotate_channels
 #include <rope/cache/detail/cached_options.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>

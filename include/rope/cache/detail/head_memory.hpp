@@ -20,10 +20,6 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
-/// Whether heads of X are stored as channels of type T with one rounding at most.
-template <class X, class T>
-inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
-
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 template <class T>
 class head_memory {

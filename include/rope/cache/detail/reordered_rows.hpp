@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <vector>
 
+#include <rope/base/message.hpp>
+#include <rope/cache/detail/cache_rows.hpp>
+#include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 
 /// Rows of a cache in another order, in place.
@@ -12,6 +15,19 @@
 namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
+
+/// The rows that the rows of a cache are made of, [batch].
+///
+/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+inline std::vector<Index> checked_sources(const char* function, const row_list& from, const cache_rows& rows,
+                                          Index batch) {
+  if (from.size() != static_cast<std::size_t>(batch))
+    ROPE_THROW(std::invalid_argument,
+               message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
+  std::vector<Index> sources;
+  for (std::size_t b = 0; b < from.size(); ++b) sources.push_back(rows.checked(function, from[b]));
+  return sources;
+}
 
 /// Makes every row b what row source[b] was, of rows that can be copied over another and swapped.
 ///

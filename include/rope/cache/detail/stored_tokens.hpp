@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
@@ -215,14 +214,9 @@ class stored_tokens {
   }
   /// \param from  row b becomes what row from[b] is
   void reorder(const char* function, const row_list& from) {
-    const auto batch = static_cast<std::size_t>(Index{memory_.batch()});
-    if (from.size() != batch)
-      ROPE_THROW(std::invalid_argument,
-                 message(function, ": rows must be [batch] = ", batch, ", got ", from.size()));
-    std::vector<Index> source(batch);
-    for (std::size_t b = 0; b < batch; ++b) source[b] = rows_.checked(function, from[b]);
     reorder_rows(
-        source, [&](Index row, Index to) { overwrite(row, to); },
+        checked_sources(function, from, rows_, memory_.batch()),
+        [&](Index row, Index to) { overwrite(row, to); },
         [&](Index first, Index second) { exchange(first, second); });
   }
   void clear() {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+
+#include <algorithm>  // std::copy_n
+#include <cstdint>
+#include <type_traits>
+
+#include <rope/base/channels.hpp>
+#include <rope/base/quantized_channels.hpp>
+#include <rope/base/workspace.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/detail/rotation_pass.hpp>
+#include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+
+/// How channels get into the type in which a cache keeps them, and back: copied, rotated, or normalised and
+/// rotated, each rounded once.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// Whether heads of X are stored as channels of type T with one rounding at most.
+template <class X, class T>
+inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
+
+/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+template <class X, class T>
+void copy_channels(const head_view<X>& x, const head_view<T>& out) {
+  using value = std::remove_const_t<X>;
+  for (Index b = 0; b < x.batch; ++b)
+    for (Index h = 0; h < x.heads; ++h)
+      for (Index t = 0; t < x.tokens; ++t) {
+        if constexpr (std::is_same_v<value, T>)
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+        else
+          Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+              Eigen::Map<const Eigen::Array<value, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                  .template cast<T>();
+      }
+}
+
+/// The same with integers and scales.
+template <class X>
+void copy_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out) {
+  quantize(x, out);
+}
+template <class X, class T>
+void copy_channels(const quantized_view<X>& x, const head_view<T>& out) {
+  dequantize(x, out);
+}
+
+/// Rotates `x` into `out`, which may be of another type: the rotation is then in the type of `x` where that
+/// is the wider one, else in that of `out`, so that every channel is rounded to 16 bits once at most.
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    rotate_all<Layout, false, T>(head_view<const T>(x), out, table, positions);
+  } else if constexpr (std::is_same_v<value, arithmetic<value>>) {
+    struct rotated_tokens {};
+    value* memory = workspace<rotated_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_all<Layout, false, value>(head_view<const value>(x), wide, table, positions);
+    copy_channels(wide, out);
+  } else {
+    copy_channels(x, out);
+    rotate_all<Layout, false, T>(head_view<const T>(out), out, table, positions);
+  }
+}
+
+/// The same for heads that are normalised first.
+template <class Layout, class X, class T, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, const norm_rule<W>& norm) {
+  using value = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<value, T>) {
+    normalize_and_rotate_all<Layout, T>(x, out, norm, table, positions);
+  } else {
+    struct normed_tokens {};
+    value* memory = workspace<normed_tokens, value>(x.size());
+    const head_view<value> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+    normalize_and_rotate_all<Layout, value>(x, wide, norm, table, positions);
+    copy_channels(wide, out);
+  }
+}
+template <class Layout, class X, class T, class S, class Source>
+void rotate_channels(const head_view<X>& x, const head_view<T>& out, const placed_table<S>& table,
+                     const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+
+/// The same with integers and scales: rotated as floats, so that every channel is rounded to an integer once.
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+    rotate_all<Layout, false, float>(head_view<const float>(x), wide, table, positions);
+  } else {
+    copy_channels(x, wide);
+    rotate_all<Layout, false, float>(head_view<const float>(wide), wide, table, positions);
+  }
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source, class W>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, const norm_rule<W>& norm) {
+  struct rotated_tokens {};
+  float* memory = workspace<rotated_tokens, float>(x.size());
+  const head_view<float> wide = bshd(memory, x.batch, x.tokens, x.heads, x.head_dim);
+  copy_channels(x, wide);
+  normalize_and_rotate_all<Layout, float>(head_view<const float>(wide), wide, norm, table, positions);
+  quantize(head_view<const float>(wide), out);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const head_view<X>& x, const quantized_view<std::int8_t>& out,
+                     const placed_table<S>& table, const Source& positions, no_norm /*norm*/) {
+  rotate_channels<Layout>(x, out, table, positions);
+}
+template <class Layout, class X, class S, class Source>
+void rotate_channels(const quantized_view<X>& x, const head_view<float>& out, const placed_table<S>& table,
+                     const Source& positions) {
+  dequantize(x, out);
+  rotate_all<Layout, false, float>(head_view<const float>(out), out, table, positions);
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
