@@ -1,7 +1,7 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
 // values, rotation and options of attention beside the same attention without them, the backward pass beside
-// the loop of multiply-adds. A cache of 16-bit keys and values is decoded from beside a read of its bytes.
+// the loop of multiply-adds. Caches of 16-bit and 8-bit keys and values are decoded from beside a read of their bytes.
 // And the same attention written as Eigen products. Names: what/queries x keys x heads + key heads x
 // head_dim/threads.
 
@@ -346,6 +346,8 @@ int main(int argc, char** argv) {
           [=](state& of) { decode_from_cache<Eigen::half>(of, s, threads); });
       add("decode/kv_cache_bfloat16", s, threads,
           [=](state& of) { decode_from_cache<Eigen::bfloat16>(of, s, threads); });
+      add("decode/kv_cache_int8", s, threads,
+          [=](state& of) { decode_from_cache<std::int8_t>(of, s, threads); });
     }
   for (const char* option : {"softcap", "bias", "shared_bias", "mask", "dropout", "positions"}) {
     const shape s = {1024, 1024, 8, 2, 128};

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*attention: q and out are float where keys and values are quantized
+
+#include <rope/rope.hpp>
+
+#ifdef SHOULD_FAIL
+using query = double;
+#else
+using query = float;
+#endif
+
+void test(rope::head_view<query> q, rope::quantized_view<const std::int8_t> k,
+          rope::quantized_view<std::int8_t> v, rope::head_view<query> out) {
+  rope::attention(q, k, v, out);
+}
