@@ -1,9 +1,9 @@
 // Attention beside the limits of the hardware, timed in turn with each of them: prefill beside a loop of
 // multiply-adds (share of peak, counting the visible half only), decoding beside a plain read of the keys and
 // values, rotation and options of attention beside the same attention without them, the backward pass beside
-// the loop of multiply-adds. Caches of 16-bit and 8-bit keys and values are decoded from beside a read of their bytes.
-// And the same attention written as Eigen products. Names: what/queries x keys x heads + key heads x
-// head_dim/threads.
+// the loop of multiply-adds. Caches of 16-bit and 8-bit keys and values are decoded from beside a read of
+// their bytes. And the same attention written as Eigen products. Names: what/queries x keys x heads + key
+// heads x head_dim/threads.
 
 #include "../support.hpp"
 #include "other_attention.hpp"

@@ -134,7 +134,8 @@ TEMPLATE_TEST_CASE("a head with a channel that is no number has a scale that is 
       std::vector<TestType> back(60);
       rope::dequantize(got.view(20), rope::thd(back.data(), 3, 1, 20));
       CHECK(std::abs(static_cast<float>(back[19]) - 1) < 1e-6f);
-      CHECK((Eigen::numext::isnan)(back[20]));
+      const float nothing = static_cast<float>(back[20]);
+      CHECK((std::bit_cast<std::uint32_t>(nothing) & 0x7fffffffu) > 0x7f800000u);
     }
 }
 
