@@ -46,8 +46,8 @@ class norm_gradient {
     for (; first < last; ++first) {
       const Index b = first / x_.tokens, t = first % x_.tokens;
       for (Index h = 0; h < x_.heads; ++h) {
-        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+        widen_channels(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen_channels(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
       }
       for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
       for (Index h = 0; h < x_.heads; ++h) {

@@ -26,25 +26,52 @@ namespace rope {
 inline namespace ROPE_ABI {
 namespace detail {
 
+/// Channels that a loop takes together.
+inline constexpr int norm_step = 16;
+
 /// The sum of first(d) second(d) over [0, count): sums of every sixteenth product are formed and then added,
 /// in an order that depends on neither packets nor addresses.
 template <class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  constexpr Index sums_at_once = 16;
-  double sums[std::size_t(sums_at_once)] = {};
+  double sums[norm_step] = {};
   Index d = 0;
-  for (; d + sums_at_once <= count; d += sums_at_once)
-    for (Index l = 0; l < sums_at_once; ++l)
-      sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index l = 0; d + l < count; ++l) sums[l] = multiply_add<double>(first(d + l), second(d + l), sums[l]);
-  for (Index width = sums_at_once / 2; width > 0; width /= 2)
-    for (Index l = 0; l < width; ++l) sums[l] += sums[l + width];
+  for (; d + norm_step <= count; d += norm_step) {
+    double a[norm_step], b[norm_step];  // GCC does not see vectors in one loop
+    for (int l = 0; l < norm_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < norm_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < norm_step; ++l) sums[l] += a[l] * b[l];
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] += first(d + l) * second(d + l);
+  for (int width = norm_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
   return sums[0];
 }
 template <class A>
 double sum_of_squares(const A* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
   return sum_of_products(count, channel_of, channel_of);
+}
+
+/// x r g of every channel; out may be x. So many at a time from the first one on, wherever it lies: an Eigen
+/// expression of any length takes those before the first aligned one alone, and -ffast-math may round these
+/// otherwise.
+template <class A>
+void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
+  using step = Eigen::Array<A, norm_step, 1>;
+  Index d = 0;
+  for (; d + norm_step <= count; d += norm_step)
+    Eigen::Map<step>(out + d) = Eigen::Map<const step>(x + d) * r * Eigen::Map<const step>(g + d);
+  for (; d < count; ++d) out[d] = x[d] * r * g[d];
+}
+
+/// Channels in the arithmetic type, as the packets of a rotation read them.
+template <class T>
+void widen_channels(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
 }
 
 /// Channels that were computed in the arithmetic type, each rounded once.
@@ -154,7 +181,7 @@ class norm_pass {
       stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
     } else {
       rows = workspace<wide_heads, A>(heads * head_dim);
-      for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
+      for (Index h = 0; h < heads; ++h) widen_channels(x_.at(b, t, first + h), head_dim, rows + h * stride);
     }
     const auto channels = [&](Index h) -> const A* {
       if constexpr (std::is_same_v<T, A>)
@@ -169,7 +196,7 @@ class norm_pass {
       for (Index h = g; h < g + norm_.group; ++h) {
         const A *const in = channels(h), *const gain = gains + (first + h) * norm_.head_stride;
         A* const row = rows + h * stride;
-        for (Index d = 0; d < head_dim; ++d) row[d] = in[d] * inverse * gain[d];
+        scale_channels(in, inverse, gain, head_dim, row);
       }
     }
     turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
