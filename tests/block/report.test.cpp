@@ -24,7 +24,6 @@ using rope::multi_head_attention;
 using testing::random_block;
 using testing::rows_of;
 using testing::throws_saying;
-using testing::wide;
 
 namespace {
 
@@ -37,27 +36,27 @@ bool everything(std::size_t, std::size_t) { return true; }
 
 /// The largest error of the probabilities [heads, queries, keys] of one row of the batch.
 template <class T>
-wide worst_probability(const reference::block& m, const rows_of<T>& x, const rows_of<T>& context,
-                       const std::vector<long long>& query_positions,
-                       const std::vector<long long>& key_positions, const place_of& sees,
-                       const T* probabilities) {
+testing::wide worst_probability(const reference::block& m, const rows_of<T>& x, const rows_of<T>& context,
+                                const std::vector<long long>& query_positions,
+                                const std::vector<long long>& key_positions, const place_of& sees,
+                                const T* probabilities) {
   const auto q = reference::turned_heads(m, m.q(testing::exact(x)), m.q_norm, query_positions),
              k = reference::turned_heads(m, m.k(testing::exact(context)), m.k_norm, key_positions);
-  wide worst = 0;
+  testing::wide worst = 0;
   for (std::size_t h = 0; h < m.heads; ++h)
     for (std::size_t i = 0; i < q.rows; ++i) {
-      std::vector<wide> terms(k.rows);
-      wide sum = 0;
+      std::vector<testing::wide> terms(k.rows);
+      testing::wide sum = 0;
       for (std::size_t j = 0; j < k.rows; ++j) {
         if (!sees(i, j)) continue;
-        wide score = 0;
+        testing::wide score = 0;
         for (std::size_t d = 0; d < m.head_dim; ++d)
           score += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
-        terms[j] = testing::exp(score / testing::sqrt(static_cast<wide>(m.head_dim)));
+        terms[j] = testing::exp(score / testing::sqrt(static_cast<testing::wide>(m.head_dim)));
         sum += terms[j];
       }
       for (std::size_t j = 0; j < k.rows; ++j) {
-        const auto got = static_cast<wide>(probabilities[(h * q.rows + i) * k.rows + j]);
+        const auto got = static_cast<testing::wide>(probabilities[(h * q.rows + i) * k.rows + j]);
         if (!sees(i, j))
           CHECK(got == 0);
         else
@@ -87,7 +86,7 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
   const multi_head_attention<T, half_split> block(memory.weights(), memory.options());
   const reference::block still = memory.reference(), turning = memory.template reference<half_split>(turns);
   // A probability is the end of the sums that block_bound counts, and is at most 1.
-  const auto bound = static_cast<wide>(testing::block_bound<T>());
+  const auto bound = static_cast<testing::wide>(testing::block_bound<T>());
   const auto check = [&](Index keys, const auto& call, const auto& worst_of_row) {
     rows_of<T> out(batch * queries, 10), expected(batch * queries, 10);
     std::vector<T> probabilities(static_cast<std::size_t>(batch * heads * queries * keys), T(-77));
