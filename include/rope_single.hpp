@@ -3357,10 +3357,11 @@ template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 
 /// The scale that integers are multiplied by: NaN where it is no number, infinities included, so that no
-/// channel of such a head is one. By the bits: -ffast-math knows no infinities.
+/// channel of such a head is one. By the bits alone: -ffast-math knows no infinities, and chooses no NaN.
 inline float usable_scale(float scale) {
   const auto bits = std::bit_cast<std::uint32_t>(scale);
-  return (bits & 0x7f800000u) == 0x7f800000u ? std::bit_cast<float>(0x7fc00000u) : scale;
+  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
+  return std::bit_cast<float>(bits | quiet);
 }
 
 /// out[i] = scale integers[i], each rounded once.
@@ -3389,7 +3390,7 @@ inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
   constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 118) << 23;
   if (largest >= infinity || largest < smallest) {
     std::fill_n(out, count, std::int8_t{0});
-    return largest < smallest ? 0.0f : std::bit_cast<float>(std::int32_t{0x7fc00000});
+    return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
   const float scale = as_computed(std::bit_cast<float>(largest) / 127.0f),
               inverse = as_computed(1.0f / scale);
