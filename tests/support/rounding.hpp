@@ -74,7 +74,8 @@ inline constexpr double deviations = 6;
 /// and by the roundings of both sums and of their quotient.
 class query_errors {
  public:
-  explicit query_errors(std::size_t channels) : first_(channels), second_(channels), squares_(channels) {}
+  /// \param count  channels of an output
+  explicit query_errors(std::size_t count) : first_(count), second_(count), squares_(count) {}
 
   void start() {
     both_ = log_sum_ = weights_ = 0;
