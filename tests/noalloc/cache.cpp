@@ -51,6 +51,7 @@ TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]")
     CHECK(allocations_of_a_step<double>(rope::kv_cache<double>(1, 300, 2, 64, 0, storage)) == 0);
     CHECK(allocations_of_a_step<float>(rope::kv_cache<Eigen::bfloat16>(1, 300, 2, 64, 0, storage)) == 0);
     CHECK(allocations_of_a_step<Eigen::half>(rope::kv_cache<Eigen::half>(1, 300, 2, 64, 0, storage)) == 0);
+    CHECK(allocations_of_a_step<float>(rope::kv_cache<std::int8_t>(1, 300, 2, 64, 0, storage)) == 0);
     CHECK(allocations_of_a_step<float>(
               rope::ring_cache<float>(1, {.sinks = 4, .window = 100}, 2, 64, 0, storage)) == 0);
   }
