@@ -70,9 +70,10 @@ void collect(const json& value, const json::json_pointer& path, std::vector<json
   }
 }
 
-/// What became of the files.
+/// What became of the files, and what was said of the last one.
 struct tally {
   int imported = 0, refused = 0;
+  std::string said;
 };
 
 /// Whether the import gave a model that can be described, or refused the file with a text of its own.
@@ -88,9 +89,9 @@ bool holds(tally& seen, const Import& import) {
     ++seen.imported;
     return rope::compare_models(model, model).empty();
   } catch (const std::invalid_argument& error) {
-    UNSCOPED_INFO(error.what());
     ++seen.refused;
-    return std::string(error.what()).find("rope::") == 0;
+    seen.said = error.what();
+    return seen.said.find("rope::") == 0;
   }
 }
 
@@ -106,9 +107,9 @@ TEST_CASE("a config with any value in any place imports or is refused", "[models
       for (const json& value : values) {
         json spoilt = original;
         spoilt[place] = value;
-        CAPTURE(name, place.to_string(), value.dump());
         const double length = name == "phi_3_5_mini" ? 200000 : 0;
-        REQUIRE(holds(seen, [&] { return rope::import_hugging_face(spoilt, {.length = length}); }));
+        if (holds(seen, [&] { return rope::import_hugging_face(spoilt, {.length = length}); })) continue;
+        FAIL(name << " with " << value << " at " << place.to_string() << ": " << seen.said);
       }
   }
   CHECK(seen.imported > 1000);
@@ -117,6 +118,8 @@ TEST_CASE("a config with any value in any place imports or is refused", "[models
 
 TEST_CASE("a recorded file with any value in any place imports or is refused", "[models][import]") {
   tally seen;
+  // A third of the values at every place, another third at the next: most keys are in many files, and meet all.
+  std::size_t turn = 0;
   for (const std::string name : {"hugging_face", "gguf"}) {
     const json all = testing::config("../../tests/models/records/" + name);
     for (const json& record : all.at("records")) {
@@ -125,15 +128,17 @@ TEST_CASE("a recorded file with any value in any place imports or is refused", "
       std::vector<json::json_pointer> places;
       collect(original, json::json_pointer(), places);
       for (const json::json_pointer& place : places)
-        for (const json& value : values) {
+        for (std::size_t i = turn++ % 3; i < values.size(); i += 3) {
           if (place.to_string() == "/general.architecture") continue;
+          const json& value = values[i];
           json spoilt = original;
           spoilt[place] = value;
-          CAPTURE(original.dump(), place.to_string(), value.dump());
-          REQUIRE(holds(seen, [&] {
+          const bool good = holds(seen, [&] {
             return config ? rope::import_hugging_face(spoilt)
                           : rope::import_gguf(testing::gguf(original.at("general.architecture"), spoilt));
-          }));
+          });
+          if (good) continue;  // words are made for what fails alone: there are 31,570 files
+          FAIL(original << " with " << value << " at " << place.to_string() << ": " << seen.said);
         }
     }
   }
