@@ -4,9 +4,12 @@
 
 /// The kernels that most tests call, so that the tests of a program share one compiled instance of each
 /// instead of compiling their own. The files beside this one define what is declared here; a test that calls
-/// anything else compiles it as always.
+/// anything else compiles it as always. So are the references of attention, which take longer than the kernels.
 
 #include <rope/rope.hpp>
+
+#include "support/attention_features.hpp"
+#include "support/attention_reference.hpp"
 
 /// Applies `X(layout, inverse, channels, scalar, positions)` to the rotations of one type of channels.
 #define ROPE_TEST_ROTATIONS_BY(X, T, S, positions) \
@@ -60,6 +63,7 @@
 #define ROPE_TEST_INSTANCES_OF_16_BIT_KEYS                             \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::half, float) \
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::bfloat16, float)
+#define ROPE_TEST_INSTANCES_OF_8_BIT_KEYS ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, std::int8_t, float)
 
 #ifndef ROPE_TEST_DEFINE_INSTANCES
 #define ROPE_TEST_EXTERN extern
@@ -73,10 +77,15 @@ ROPE_TEST_INSTANCES_OF_DOUBLE
 ROPE_TEST_INSTANCES_OF_HALF
 ROPE_TEST_INSTANCES_OF_BFLOAT16
 ROPE_TEST_INSTANCES_OF_16_BIT_KEYS
+ROPE_TEST_INSTANCES_OF_8_BIT_KEYS
 
 }  // namespace detail
 }  // namespace ROPE_ABI
 }  // namespace rope
+
+extern template reference::tensor reference::attention<void>(const tensor&, const tensor&, const tensor&,
+                                                             const attention_rule&, std::vector<double>*);
+extern template features::result features::definition<void>(const setting&, const operands&);
 #endif
 
 #endif  // ROPE_TESTS_INSTANCES_HPP

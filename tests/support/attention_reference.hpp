@@ -40,8 +40,10 @@ inline testing::wide scale_of(long dim, const attention_rule& rule) {
 }
 
 /// \param deviation  if it is wanted, the standard deviation of every output in units of u (rounding.hpp)
-inline tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule,
-                        std::vector<double>* deviation = nullptr) {
+/// \tparam None  so that tests can have it compiled once (instances/)
+template <class None = void>
+tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule,
+                 std::vector<double>* deviation = nullptr) {
   tensor out(q.batch, q.tokens, q.heads, v.dim);
   const auto n = static_cast<double>(k.tokens), depth = static_cast<double>(q.dim);
   query_errors errors(static_cast<std::size_t>(deviation != nullptr ? v.dim : 0));
