@@ -3364,6 +3364,11 @@ inline float usable_scale(float scale) {
   return std::bit_cast<float>(bits | quiet);
 }
 
+/// Whether |x| < limit, which no NaN is. Read from the bits, so that -ffast-math keeps it.
+inline bool is_below(float x, float limit) {
+  return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
+}
+
 /// out[i] = scale integers[i], each rounded once.
 ///
 /// \param scale  as usable_scale returns it
@@ -3409,60 +3414,6 @@ inline float quantize_channels(const float* x, Index count, std::int8_t* out) {
 }  // namespace rope
 
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-// SPDX-License-Identifier: MIT
-#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
-#define ROPE_BASE_SIMD_INFINITIES_HPP
-
-#include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast
-#include <cstdint>
-#include <limits>
-#include <type_traits>
-
-
-/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
-
-namespace rope {
-inline namespace ROPE_ABI {
-namespace detail {
-
-/// x, or the largest number of its sign where it is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// Whether no number of x[0 .. count) is an infinity or NaN.
-template <class X>
-bool all_finite(const X* x, Index count) {
-  using A = arithmetic<X>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  bits largest = 0;
-  for (Index i = 0; i < count; ++i)
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
-  return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-
-}  // namespace detail
-}  // namespace ROPE_ABI
-}  // namespace rope
-
-#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_BASE_SIMD_PANELS_HPP
 #define ROPE_BASE_SIMD_PANELS_HPP
@@ -3661,14 +3612,15 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
   }
 }
 
-/// Whether the scales of all these keys are numbers, so that no channel of theirs is none.
+/// Whether the scales of all these keys are so far from infinite that every channel of theirs, at most 128
+/// times its scale, is a number.
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
   for_each_run_of_scales(x, b, head, begin, keys,
                          [&](Index /*j*/, const float* scales, Index stride, Index count) {
                            for (Index n = 0; n < count; ++n)
-                             finite = finite && all_finite(scales + n * stride, 1);
+                             finite = finite && is_below(scales[n * stride], 0x1p120f);
                          });
   return finite;
 }
@@ -3688,6 +3640,60 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 }  // namespace rope
 
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SCALES_HPP
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_BASE_SIMD_INFINITIES_HPP
+#define ROPE_BASE_SIMD_INFINITIES_HPP
+
+#include <algorithm>  // std::max, std::min
+#include <bit>        // std::bit_cast
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+
+/// Infinities, told by their bits: comparisons with them do not survive -ffast-math.
+
+namespace rope {
+inline namespace ROPE_ABI {
+namespace detail {
+
+/// x, or the largest number of its sign where it is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = std::bit_cast<bits>(x);
+  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// Whether no number of x[0 .. count) is an infinity or NaN.
+template <class X>
+bool all_finite(const X* x, Index count) {
+  using A = arithmetic<X>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  bits largest = 0;
+  for (Index i = 0; i < count; ++i)
+    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  return largest != exponent;
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+
+}  // namespace detail
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_BASE_SIMD_INFINITIES_HPP
 // SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PASS_HPP

@@ -188,14 +188,14 @@ TEST_CASE("what integers and scales of tokens that nobody sees hold does not mat
     const narrow_operands clean(dice.generator(), s.e);
     narrow_operands x = clean;
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    const float poison[] = {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 3e38f};
+    const float poison[] = {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 3e38f, 1e37f};
     for (long b = 0; b < s.e.batch; ++b)
       for (long kv = 0; kv < s.e.kv_heads; ++kv)
         for (long j = 0; j < s.e.keys; ++j) {
           if (is_seen(s, b, kv, j)) continue;
           ++hidden;
-          x.k.scales(b, j, kv, 0) = static_cast<double>(poison[j % 4]);
-          x.v.scales(b, j, kv, 0) = static_cast<double>(poison[j % 3]);
+          x.k.scales(b, j, kv, 0) = static_cast<double>(poison[j % 5]);
+          x.v.scales(b, j, kv, 0) = static_cast<double>(poison[(j + 2) % 5]);
         }
     CHECK(error_of(s, clean, attended(x, s.options)) <= 1);
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <rope/attention/quantized_attention.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
@@ -22,6 +23,7 @@
 #include "support/attention_call.hpp"
 #include "support/attention_features.hpp"
 #include "support/heads.hpp"
+#include "support/quantized.hpp"
 #include "support/tolerance.hpp"
 
 using attention_call::operands;
@@ -338,11 +340,55 @@ void run(bytes& b) {
   });
 }
 
+/// Attention to integers with scales is that to the numbers they stand for, whatever the scales are of keys
+/// that nobody sees.
+void run_quantized(bytes& b) {
+  dice d(b);
+  const long longest = d.one_in(8) ? 1100 : d.one_in(4) ? 140 : 12;
+  const setting s = features::draw(d, longest, {longest > 12 ? 3L : 40L, d.one_in(2) ? 41L : 9L});
+  operands x = attention_call::random_operands<float>(d.generator(), s.e);
+  auto k = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.dim);
+  auto v = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.value_dim);
+  x.k = k.numbers();
+  x.v = v.numbers();
+  const double kinds[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+                          1e38};
+  const double kind = kinds[b.up_to(2)];
+  const long group = s.e.heads / s.e.kv_heads;
+  for (long r = 0; r < s.e.batch; ++r)
+    for (long h = 0; h < s.e.kv_heads; ++h)
+      for (long j = 0; j < s.e.keys; ++j) {
+        bool is_seen = false;
+        for (long g = h * group; g < (h + 1) * group && !is_seen; ++g)
+          for (long i = 0; i < s.e.queries && !is_seen; ++i) is_seen = features::sees(s, r, g, i, j);
+        if (!is_seen) k.scales(r, j, h, 0) = v.scales(r, j, h, 0) = kind;
+      }
+  const auto order = [&] { return static_cast<testing::axes>(b.up_to(2)); };
+  const quantized::memory keys(k, order(), order(), b.coin()), values(v, order(), order(), b.coin());
+  const placed<float> q(b, x.q);
+  placed<float> out(b, tensor(s.e.batch, s.e.queries, s.e.heads, s.e.value_dim, attention_call::unwritten));
+  rope::attention(q.read_only(), keys.view(), values.view(), out.view, s.options);
+  check(out.memory.untouched_outside(out.view), "only the channels of the output are written");
+
+  const features::result exact = features::definition(s, x);
+  const double bound = quantized::bound(s, x);
+  testing::for_each_head(out.view, [&](Index r, Index i, Index h) {
+    for (Index c = 0; c < s.e.value_dim; ++c) {
+      const double got = static_cast<double>(out.view.at(r, i, h)[c]), expected = exact.out(r, i, h, c);
+      const auto rounding = static_cast<double>(tolerance::ulp<float>(std::abs(expected) + bound) / 2);
+      if (std::abs(got - expected) <= bound + rounding) continue;
+      std::fprintf(stderr, "out(%ld, %ld, %ld, %ld) is %.9g for %.9g, %.3g bounds off\n", long(r), long(i),
+                   long(h), long(c), got, expected, std::abs(got - expected) / (bound + rounding));
+      check(false, "attention to integers is that to their numbers");
+    }
+  });
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  switch (b.up_to(5)) {
+  switch (b.up_to(6)) {
     case 0:
       run<float, float>(b);
       break;
@@ -358,8 +404,11 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     case 4:
       run<float, Eigen::half>(b);
       break;
-    default:
+    case 5:
       run<float, Eigen::bfloat16>(b);
+      break;
+    default:
+      run_quantized(b);
   }
   return 0;
 }

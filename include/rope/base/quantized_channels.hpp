@@ -29,6 +29,11 @@ inline float usable_scale(float scale) {
   return std::bit_cast<float>(bits | quiet);
 }
 
+/// Whether |x| < limit, which no NaN is. Read from the bits, so that -ffast-math keeps it.
+inline bool is_below(float x, float limit) {
+  return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
+}
+
 /// out[i] = scale integers[i], each rounded once.
 ///
 /// \param scale  as usable_scale returns it

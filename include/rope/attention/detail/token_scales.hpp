@@ -8,7 +8,6 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/simd/infinities.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
@@ -56,14 +55,15 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
   }
 }
 
-/// Whether the scales of all these keys are numbers, so that no channel of theirs is none.
+/// Whether the scales of all these keys are so far from infinite that every channel of theirs, at most 128
+/// times its scale, is a number.
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
   for_each_run_of_scales(x, b, head, begin, keys,
                          [&](Index /*j*/, const float* scales, Index stride, Index count) {
                            for (Index n = 0; n < count; ++n)
-                             finite = finite && all_finite(scales + n * stride, 1);
+                             finite = finite && is_below(scales[n * stride], 0x1p120f);
                          });
   return finite;
 }
