@@ -194,12 +194,30 @@ TEST_CASE("what integers and scales of tokens that nobody sees hold does not mat
         for (long j = 0; j < s.e.keys; ++j) {
           if (is_seen(s, b, kv, j)) continue;
           ++hidden;
-          x.k.scales(b, j, kv, 0) = static_cast<double>(poison[j % 5]);
-          x.v.scales(b, j, kv, 0) = static_cast<double>(poison[(j + 2) % 5]);
+          const long kind = draw % 6 == 5 ? j : draw;  // all alike, or all at once
+          x.k.scales(b, j, kv, 0) = static_cast<double>(poison[kind % 5]);
+          x.v.scales(b, j, kv, 0) = static_cast<double>(poison[kind % 5]);
         }
     CHECK(error_of(s, clean, attended(x, s.options)) <= 1);
   }
   CHECK(hidden > 1000);
+}
+
+TEST_CASE("a hidden scale that makes numbers infinite does not matter in a step", "[attention]") {
+  // Where there are no vectors, values become floats before they are weighted, and 0 times infinity is NaN.
+  const std::uint32_t seed = 5212;
+  std::mt19937 generator(seed);
+  features::setting s;
+  s.e = {1, 1, 300, 2, 2, 6, 5};
+  s.mask = std::make_unique<bool[]>(300);
+  for (long j = 0; j < 300; ++j) s.mask[static_cast<std::size_t>(j)] = j % 3 != 0;
+  s.options.mask = rope::score_matrix(s.mask.get(), 1, 1, 1, 300);
+  const narrow_operands clean(generator, s.e);
+  narrow_operands x = clean;
+  for (long j = 0; j < 300; j += 3)
+    for (long kv = 0; kv < 2; ++kv) x.k.scales(0, j, kv, 0) = x.v.scales(0, j, kv, 0) = 1e37;
+  CAPTURE(seed);
+  CHECK(error_of(s, clean, attended(x, s.options)) <= 1);
 }
 
 TEST_CASE("a scale that is no number reaches exactly the queries that see its token", "[attention]") {
