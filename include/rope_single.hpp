@@ -13511,8 +13511,8 @@ class cache_memory {
         heads_(kv_heads),
         head_dim_(head_dim),
         value_dim_(value_dim),
-        keys_(checked_size(owner, head_dim), checked_size(owner, 1)),
-        values_(shared ? 0 : checked_size(owner, value_dim), shared ? 0 : checked_size(owner, 1)) {}
+        keys_(memory_of(owner, head_dim)),
+        values_(shared ? head_memory<T>(0, 0) : memory_of(owner, value_dim)) {}
 
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
@@ -13651,6 +13651,10 @@ class cache_memory {
     check_memory(function, x);
   }
 
+  head_memory<T> memory_of(const char* owner, Index head_dim) const {
+    const std::size_t channels = checked_size(owner, head_dim);
+    return head_memory<T>(channels, is_quantized<T> ? checked_size(owner, 1) : 0);
+  }
   std::size_t checked_size(const char* owner, Index head_dim) const {
     Index size = Index(sizeof(T));
     for (const Index extent : std::initializer_list<Index>{batch_, slots_, heads_, head_dim}) {
