@@ -160,8 +160,7 @@ class multi_head_attention {
 
   /// The keys and values of a context, for any number of calls of the functions below.
   ///
-  /// \param context    [batch * keys, context_dim]
-  /// \param positions  of the keys, as in `rotate`
+  /// \param context  [batch * keys, context_dim]
   ///
   /// Throws:  std::invalid_argument, std::out_of_range as above
   template <parallel_executor Threads = this_thread>
@@ -169,6 +168,7 @@ class multi_head_attention {
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
+  /// \param positions  of the keys, as in `rotate`
   template <rotation_table Table, class P = std::int64_t, parallel_executor Threads = this_thread>
   projected_context<T> project_context(const tokens& context, Index batch, const Table& table,
                                        const P& positions = P{}, const Threads& threads = {}) const {
