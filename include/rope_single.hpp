@@ -2052,7 +2052,7 @@ struct head_view {
   head_view channels(Index first, Index count) const {
     check_window("channels", first, count, head_dim);
     head_view window = *this;
-    window.data += first;
+    window.advance(first);
     window.head_dim = count;
     return window;
   }
@@ -2060,7 +2060,7 @@ struct head_view {
   head_view batch_range(Index first, Index count) const {
     check_window("batch_range", first, count, batch);
     head_view window = *this;
-    window.data += first * batch_stride;
+    window.advance(first * batch_stride);
     window.batch = count;
     return window;
   }
@@ -2068,7 +2068,7 @@ struct head_view {
   head_view head_range(Index first, Index count) const {
     check_window("head_range", first, count, heads);
     head_view window = *this;
-    window.data += first * head_stride;
+    window.advance(first * head_stride);
     window.heads = count;
     return window;
   }
@@ -2076,12 +2076,16 @@ struct head_view {
   head_view token_range(Index first, Index count) const {
     check_window("token_range", first, count, tokens);
     head_view window = *this;
-    window.data += first * token_stride;
+    window.advance(first * token_stride);
     window.tokens = count;
     return window;
   }
 
  private:
+  /// A view without elements may be one without memory, and stays so.
+  void advance(Index elements) {
+    if (data != nullptr) data += elements;
+  }
   static void check_window(const char* name, Index first, Index count, Index extent) {
     if (first < 0 || count < 0 || first > extent || count > extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
@@ -2433,7 +2437,7 @@ struct quantized_view {
   quantized_view batch_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.batch_range(first, count);
-    window.data += first * batch_stride;
+    if (data != nullptr) window.data += first * batch_stride;  // a view without memory stays one
     window.batch = count;
     return window;
   }
@@ -2441,7 +2445,7 @@ struct quantized_view {
   quantized_view head_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.head_range(first, count);
-    window.data += first * head_stride;
+    if (data != nullptr) window.data += first * head_stride;  // a view without memory stays one
     window.heads = count;
     return window;
   }
@@ -2449,7 +2453,7 @@ struct quantized_view {
   quantized_view token_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.token_range(first, count);
-    window.data += first * token_stride;
+    if (data != nullptr) window.data += first * token_stride;  // a view without memory stays one
     window.tokens = count;
     return window;
   }

@@ -305,4 +305,9 @@ TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are r
     REQUIRE(accepted([&] { kv_cache<float>(raw).remove(first, count); }) == exist);
   }
   CHECK(taken > 0);
+  // A view without elements may be one without memory, whatever its strides are.
+  const head_view<float> none{nullptr, 4, 0, 4, 4, 64, 16, 4};
+  CHECK(none.batch_range(1, 2).data == nullptr);
+  CHECK(none.head_range(1, 2).data == nullptr);
+  CHECK(none.channels(1, 2).data == nullptr);
 }

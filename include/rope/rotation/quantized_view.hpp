@@ -60,7 +60,7 @@ struct quantized_view {
   quantized_view batch_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.batch_range(first, count);
-    window.data += first * batch_stride;
+    if (data != nullptr) window.data += first * batch_stride;  // a view without memory stays one
     window.batch = count;
     return window;
   }
@@ -68,7 +68,7 @@ struct quantized_view {
   quantized_view head_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.head_range(first, count);
-    window.data += first * head_stride;
+    if (data != nullptr) window.data += first * head_stride;  // a view without memory stays one
     window.heads = count;
     return window;
   }
@@ -76,7 +76,7 @@ struct quantized_view {
   quantized_view token_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.token_range(first, count);
-    window.data += first * token_stride;
+    if (data != nullptr) window.data += first * token_stride;  // a view without memory stays one
     window.tokens = count;
     return window;
   }
