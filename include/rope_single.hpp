@@ -19448,6 +19448,13 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #include <vector>
 
 // SPDX-License-Identifier: MIT
+#ifndef ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
+#define ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
+
+#include <cstdint>
+#include <variant>
+
+// SPDX-License-Identifier: MIT
 #ifndef ROPE_ROTATION_QUERY_SCALING_HPP
 #define ROPE_ROTATION_QUERY_SCALING_HPP
 
@@ -19456,7 +19463,6 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <variant>
 
 
 /// Factors that grow with the position of a query: over more keys a softmax spreads out, and a larger query
@@ -19526,25 +19532,6 @@ struct llama4_query_scaling {
   }
 };
 
-/// One of the rules above that is chosen at run time, as by a model file; without a rule every factor is 1.
-///
-///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
-///     if (!rule.is_one()) scale_queries(q, rule, start);
-///
-/// Throws:  as its rule does
-struct query_scaling {
-  std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
-
-  /// Whether there is no rule.
-  bool is_one() const { return rule.index() == 0; }
-
-  double operator()(std::int64_t position) const {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
-    return 1;
-  }
-};
-
 /// A factor for every position: one of those above, or a caller's own function.
 template <class X>
 concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
@@ -19600,6 +19587,36 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
 }  // namespace rope
 
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
+
+/// The query scaling that a model file names.
+
+namespace rope {
+inline namespace ROPE_ABI {
+
+/// One of the rules of rotation/query_scaling.hpp that is chosen at run time, as by a model file; without a
+/// rule every factor is 1.
+///
+///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
+///     if (!rule.is_one()) scale_queries(q, rule, start);
+///
+/// Throws:  as its rule does
+struct query_scaling {
+  std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
+
+  /// Whether there is no rule.
+  bool is_one() const { return rule.index() == 0; }
+
+  double operator()(std::int64_t position) const {
+    if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
+    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
+    return 1;
+  }
+};
+
+}  // namespace ROPE_ABI
+}  // namespace rope
+
+#endif  // ROPE_MODELS_RUN_TIME_QUERY_SCALING_HPP
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 

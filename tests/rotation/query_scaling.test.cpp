@@ -45,17 +45,6 @@ TEST_CASE("the rules are the published ones", "[rotation][query_scaling]") {
   CHECK_THAT(log_n(4096 * 4096LL - 1), testing::WithinAbs(2.0, 1e-15));
 }
 
-TEST_CASE("a rule chosen at run time is that rule", "[rotation][query_scaling]") {
-  const query_scaling none, log_n{log_n_query_scaling{.train_length = 4096}}, llama4{llama4_query_scaling{}};
-  CHECK(none.is_one());
-  CHECK_FALSE(log_n.is_one());
-  for (const std::int64_t p : {0, 8191, 100000}) {
-    CHECK(none(p) == 1);
-    CHECK(log_n(p) == log_n_query_scaling{.train_length = 4096}(p));
-    CHECK(llama4(p) == llama4_query_scaling{}(p));
-  }
-}
-
 TEST_CASE("every head of a token is scaled by the factor of its position", "[rotation][query_scaling]") {
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 5;
   const auto rule = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };

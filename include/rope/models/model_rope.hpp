@@ -14,8 +14,8 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/run_time_query_scaling.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/query_scaling.hpp>
 
 /// Everything a checkpoint says about its rotary embedding, as import_hugging_face and import_gguf return it.
 

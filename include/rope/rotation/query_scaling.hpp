@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <variant>
 
 #include <rope/base/channels.hpp>
 #include <rope/base/exact.hpp>
@@ -82,25 +81,6 @@ struct llama4_query_scaling {
                  detail::message("llama4_query_scaling: a position must not be negative, got ", position));
     return 1 +
            attention_scale * std::log1p(std::floor((static_cast<double>(position) + offset) / floor_scale));
-  }
-};
-
-/// One of the rules above that is chosen at run time, as by a model file; without a rule every factor is 1.
-///
-///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
-///     if (!rule.is_one()) scale_queries(q, rule, start);
-///
-/// Throws:  as its rule does
-struct query_scaling {
-  std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
-
-  /// Whether there is no rule.
-  bool is_one() const { return rule.index() == 0; }
-
-  double operator()(std::int64_t position) const {
-    if (const auto* log_n = std::get_if<log_n_query_scaling>(&rule)) return (*log_n)(position);
-    if (const auto* llama4 = std::get_if<llama4_query_scaling>(&rule)) return (*llama4)(position);
-    return 1;
   }
 };
 

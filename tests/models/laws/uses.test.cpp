@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/models.hpp>
 #include <rope/positions/multimodal_positions.hpp>
+#include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 
 #include <iostream>
@@ -108,4 +109,13 @@ TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
   const auto prompt = qwen_vl_positions(runs);
   rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
   CHECK(*queries.at(0, 1, 0) != 1);
+}
+
+TEST_CASE("the comment of query_scaling shows its use", "[models]") {
+  ones memory;
+  const head_view<float> q = memory.view;
+  const Index start = 4096;
+  const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
+  if (!rule.is_one()) scale_queries(q, rule, start);
+  CHECK(*q.at(0, 0, 0) > 1);
 }

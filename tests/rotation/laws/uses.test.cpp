@@ -150,7 +150,5 @@ TEST_CASE("the comments of query scaling show their use", "[rotation]") {
   scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
   scale_queries(q, llama4_query_scaling{}, start);
   scale_queries(q, llama4_query_scaling{.floor_scale = 16384, .offset = 0}, start);  // Ministral 3
-  const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
-  if (!rule.is_one()) scale_queries(q, rule, start);
   CHECK(*q.at(0, 0, 0) == 1);
 }

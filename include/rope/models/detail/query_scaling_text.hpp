@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/models/detail/group_comparison.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/rotation/query_scaling.hpp>
+#include <rope/models/run_time_query_scaling.hpp>
 
 /// Sentences about what the layers of a model multiply their queries by.
 
